@@ -1,0 +1,1 @@
+"""The lifecycle of inference requests as OpenTelemetry spans, metrics and attribution."""

@@ -1,0 +1,254 @@
+"""The lifecycle of an inference request, as one table.
+
+Theory of operation.  A request is in exactly one state and moves by events alone; nobody guesses a state.  The rows
+below are the whole of it: (state, event) -> next state.  The checker, ``replay_request_events``, the live API, the
+README, the diagrams and the tests all read them from here.  A shape is the order in which a kind of server does its
+work; its rows are data of the same form.  Three rules do not fit a row of their own and are written out as rows by
+:func:`_shape`:
+
+* every state between arrival and the end may be cancelled, time out or fail;
+* prefill and decode may be preempted, and ``resume`` returns to the state that was interrupted
+  (:data:`INTERRUPTED` stands for it in the table);
+* the first output token ends prefill and is token number 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from otel_lifecycle.errors import (
+    ConfigurationError,
+    DuplicateTerminal,
+    EventAfterTerminal,
+    IllegalTransition,
+    TerminatedBeforeArrival,
+    TransitionError,
+    UnknownEvent,
+)
+
+INTERRUPTED: Final = "(the state it left)"
+"""As a next state: the one that ``preempt`` interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One legal transition."""
+
+    state: str
+    event: str
+    next: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage whose time is attributed: the state it is spent in, and the boundary that leaves it.
+
+    ``name`` is what it is called in metrics and attributes.  ``entered`` and ``left`` are keys of a report's
+    ``timestamps``; ``leave`` is the event that ends it (None: only the end of the request does).
+    """
+
+    name: str
+    state: str
+    metric: str
+    entered: str
+    left: str
+    leave: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A lifecycle: its rows, and the stages they pass through in order."""
+
+    name: str
+    rows: tuple[Row, ...]
+    stages: tuple[Stage, ...]
+    table: Mapping[str, Mapping[str, str]]
+
+    @property
+    def streams(self) -> bool:
+        """Whether requests of this shape put out tokens."""
+        return "decode" in self.table
+
+    def stage(self, name: str) -> Stage:
+        """Return the stage of that name; ConfigurationError if the shape has none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        known = ", ".join(stage.name for stage in self.stages)
+        raise ConfigurationError(f"no stage {name!r} in shape {self.name!r}; its stages are {known}")
+
+
+NOT_ARRIVED: Final = "not_arrived"
+PREEMPTED: Final = "preempted"
+
+TERMINAL_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {"complete": "completed", "cancel": "cancelled", "timeout": "timed_out", "fail": "failed"}
+)
+"""The events that end a request -> the status it ends in."""
+
+TERMINAL_STATES: Final = frozenset(TERMINAL_EVENTS.values())
+
+BOUNDARIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"arrive": "arrival", "admit": "admitted", "input_ready": "input_ready", "first_token": "first_token"}
+)
+"""Events that bound a stage -> their key in a report's ``timestamps``; every terminal event is ``terminal`` there."""
+
+_DEFAULT = (
+    Row("not_arrived", "arrive", "queued", "once; the request entered the process"),
+    Row("queued", "admit", "preprocessing", "the scheduler granted resources"),
+    Row("preprocessing", "input_ready", "prefill", "input may enter the model"),
+)
+_PREPROCESS_FIRST = (
+    Row("not_arrived", "arrive", "preprocessing", "once; the request entered the process"),
+    Row("preprocessing", "input_ready", "queued", "the input is ready and waits for resources"),
+    Row("queued", "admit", "prefill", "the scheduler granted resources"),
+)
+_GENERATION = (
+    Row("prefill", "first_token", "decode", "ends prefill, starts decode; it is token no. 1"),
+    Row("prefill", "output", "decode", "a whole answer at once; the first-token time stays unknown"),
+    Row("decode", "token", "decode", "one more output token"),
+    Row("decode", "complete", "completed", "normal completion only from decode"),
+)
+_POOLING = (Row("prefill", "complete", "completed", "the model's one pass; there are no tokens"),)
+
+_QUEUE = Stage(
+    name="queue", state="queued", metric="queue_wait", entered="arrival", left="admitted", leave="admit"
+)
+_PREPROCESSING = Stage(
+    name="preprocessing",
+    state="preprocessing",
+    metric="preprocessing",
+    entered="admitted",
+    left="input_ready",
+    leave="input_ready",
+)
+_PREFILL = Stage(
+    name="prefill",
+    state="prefill",
+    metric="prefill",
+    entered="input_ready",
+    left="first_token",
+    leave="first_token",
+)
+_DECODE = Stage(
+    name="decode", state="decode", metric="decode_time", entered="first_token", left="terminal", leave=None
+)
+
+
+def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape:
+    """Write out the rows every shape has: preemption, and an abnormal end from anywhere."""
+    interruptible = [state for state in ("prefill", "decode") if any(row.state == state for row in rows)]
+    rows += tuple(Row(state, "preempt", PREEMPTED, "the engine took its resources back") for state in interruptible)
+    rows += (Row(PREEMPTED, "resume", INTERRUPTED, "the engine took it up again"),)
+    live = dict.fromkeys(row.state for row in rows if row.state != NOT_ARRIVED)
+    rows += tuple(
+        Row(state, event, TERMINAL_EVENTS[event], "the state it ended in is kept")
+        for state in live
+        for event in ("cancel", "timeout", "fail")
+    )
+    states = {NOT_ARRIVED, *live, *TERMINAL_STATES}
+    table = {
+        state: MappingProxyType({row.event: row.next for row in rows if row.state == state}) for state in states
+    }
+    return Shape(name=name, rows=rows, stages=stages, table=MappingProxyType(table))
+
+
+SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
+    {
+        "default": _shape("default", _DEFAULT + _GENERATION, (_QUEUE, _PREPROCESSING, _PREFILL, _DECODE)),
+        "preprocess_first": _shape(
+            "preprocess_first",
+            _PREPROCESS_FIRST + _GENERATION,
+            (
+                Stage(
+                    name="preprocessing",
+                    state="preprocessing",
+                    metric="preprocessing",
+                    entered="arrival",
+                    left="input_ready",
+                    leave="input_ready",
+                ),
+                Stage(
+                    name="queue",
+                    state="queued",
+                    metric="queue_wait",
+                    entered="input_ready",
+                    left="admitted",
+                    leave="admit",
+                ),
+                Stage(
+                    name="prefill",
+                    state="prefill",
+                    metric="prefill",
+                    entered="admitted",
+                    left="first_token",
+                    leave="first_token",
+                ),
+                _DECODE,
+            ),
+        ),
+        "pooling": _shape(
+            "pooling",
+            _DEFAULT + _POOLING,
+            (
+                _QUEUE,
+                _PREPROCESSING,
+                Stage(
+                    name="prefill",
+                    state="prefill",
+                    metric="prefill",
+                    entered="input_ready",
+                    left="terminal",
+                    leave="complete",
+                ),
+            ),
+        ),
+    }
+)
+"""Every shape by its name."""
+
+EVENTS: Final = frozenset(row.event for shape in SHAPES.values() for row in shape.rows)
+"""Every event that any shape has."""
+
+STAGE_ORDER: Final = ("queue", "preprocessing", "prefill", "decode")
+"""The stages a share is given of; a tie goes to the earlier one."""
+
+
+def get_shape(name: object) -> Shape:
+    """Return the shape of that name; ConfigurationError, with the names there are, for any other."""
+    shape = SHAPES.get(name) if isinstance(name, str) else None
+    if shape is None:
+        raise ConfigurationError(f"no shape {name!r}; the shapes are {', '.join(SHAPES)}")
+    return shape
+
+
+def next_state(shape: Shape, state: str, event: str, interrupted: str | None = None) -> str:
+    """Return the state that ``event`` leads to, or raise the :class:`TransitionError` it amounts to.
+
+    ``interrupted`` is the state that ``preempt`` left, which ``resume`` returns to.
+    """
+    following = shape.table[state].get(event)
+    if following is None:
+        raise transition_error(shape, state, event)
+    return interrupted or following if following is INTERRUPTED else following
+
+
+def transition_error(shape: Shape, state: str, event: str) -> TransitionError | UnknownEvent:
+    """Build the error for an event that ``state`` does not allow."""
+    allowed = tuple(shape.table[state])
+    kind: type[TransitionError | UnknownEvent]
+    if event not in EVENTS:
+        kind, what = UnknownEvent, f"unknown event {event!r}"
+    elif state in TERMINAL_STATES:
+        kind = DuplicateTerminal if event in TERMINAL_EVENTS else EventAfterTerminal
+        what = f"{event!r} after the request had {state}"
+    elif state == NOT_ARRIVED and event in TERMINAL_EVENTS:
+        kind, what = TerminatedBeforeArrival, f"{event!r} before 'arrive'"
+    else:
+        kind, what = IllegalTransition, f"{event!r} while {state}"
+    legal = " or ".join(allowed) or "nothing"
+    return kind(f"{what}; legal there in shape {shape.name!r}: {legal}", state=state, event=event, allowed=allowed)

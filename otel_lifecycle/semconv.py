@@ -1,0 +1,351 @@
+"""Every name, unit and bucket edge that leaves the process, and the closed sets they draw on.
+
+The ``gen_ai.*`` names are those of the OpenTelemetry GenAI conventions.  They are constants of our own because
+``opentelemetry-semantic-conventions`` marks them deprecated since the conventions moved to a repository of their own.
+Everything coined here begins with ``inference.``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+SCOPE: Final = "otel_lifecycle"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
+OTHER: Final = "_OTHER"
+
+# ---------------------------------------------------------------------------------------------------- attributes
+
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+GEN_AI_REQUEST_STREAM: Final = "gen_ai.request.stream"
+GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+ERROR_TYPE: Final = "error.type"
+
+REQUEST_ID: Final = "inference.request.id"
+REQUEST_ATTEMPT: Final = "inference.request.attempt"
+ROLE: Final = "inference.request.role"
+TRAFFIC: Final = "inference.traffic"
+WORKLOAD: Final = "inference.request.workload"
+BATCH_SIZE: Final = "inference.request.batch_size"
+CONCURRENCY: Final = "inference.request.concurrency"
+BACKEND_NAME: Final = "inference.backend.name"
+BACKEND_VERSION: Final = "inference.backend.version"
+MODEL_DTYPE: Final = "inference.model.dtype"
+MODEL_REVISION: Final = "inference.model.revision"
+CACHE_POLICY: Final = "inference.cache.policy"
+
+OUTCOME: Final = "inference.outcome"
+FAILURE_STAGE: Final = "inference.failure.stage"
+END_REASON: Final = "inference.end.reason"
+BOTTLENECK: Final = "inference.bottleneck"
+DOMINANT_STAGE: Final = "inference.dominant_stage"
+DOMINANT_SHARE: Final = "inference.dominant_share"
+SHARE_PREFIX: Final = "inference.share."
+QUEUE_WAIT: Final = "inference.queue_wait"
+PREPROCESSING: Final = "inference.preprocessing"
+PREFILL: Final = "inference.prefill"
+TTFT: Final = "inference.ttft"
+TPOT: Final = "inference.tpot"
+DECODE_TIME: Final = "inference.decode_time"
+TOKEN_SPAN: Final = "inference.token_span"
+E2E: Final = "inference.e2e"
+STREAMED_TOKENS: Final = "inference.streamed_tokens"
+PREEMPTED: Final = "inference.preempted"
+PREEMPTIONS: Final = "inference.preemptions"
+ITL_P50: Final = "inference.itl.p50"
+ITL_P95: Final = "inference.itl.p95"
+ITL_P99: Final = "inference.itl.p99"
+ITL_MAX: Final = "inference.itl.max"
+LEGAL: Final = "inference.legal"
+VIOLATIONS: Final = "inference.violations"
+EVENTS_DROPPED: Final = "inference.events.dropped"
+CLIENT_DISCONNECTED: Final = "inference.client.disconnected"
+DELIVERED: Final = "inference.delivered"
+SLO_MET: Final = "inference.slo.met"
+TOKEN_OFFSETS: Final = "inference.token_offsets"
+STAGE: Final = "inference.stage"
+TOKEN_DIRECTION: Final = "inference.token.direction"
+VIOLATION_KIND: Final = "inference.violation.kind"
+VIOLATION_STATE: Final = "inference.violation.state"
+VIOLATION_EVENT: Final = "inference.violation.event"
+SLO_OBJECTIVE: Final = "inference.slo.objective"
+STARTUP_PHASE: Final = "inference.startup.phase"
+EXCEPTION_TYPE: Final = "exception.type"
+
+VIOLATION_SPAN_EVENT: Final = "inference.violation"
+
+# ---------------------------------------------------------------------------------------------------- closed sets
+
+Outcome = Literal["completed", "cancelled", "timed_out", "failed", "incomplete"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "cancelled", "timed_out", "failed", "incomplete")
+
+REASONS: Final = frozenset(
+    {
+        "queue_full",
+        "queue_timeout",
+        "rate_limited",
+        "input_too_long",
+        "bad_input",
+        "out_of_memory",
+        "engine_error",
+        "deadline",
+        "client_disconnected",
+        "shutdown",
+        "abandoned",
+    }
+)
+
+ViolationKind = Literal[
+    "illegal_transition",
+    "non_monotonic_time",
+    "event_after_terminal",
+    "duplicate_terminal",
+    "missing_terminal",
+    "terminated_before_arrival",
+    "invalid_timestamp",
+    "invalid_value",
+    "foreign_clock",
+    "truncated",
+]
+VIOLATION_KINDS: Final[tuple[ViolationKind, ...]] = (
+    "illegal_transition",
+    "non_monotonic_time",
+    "event_after_terminal",
+    "duplicate_terminal",
+    "missing_terminal",
+    "terminated_before_arrival",
+    "invalid_timestamp",
+    "invalid_value",
+    "foreign_clock",
+    "truncated",
+)
+
+ROLES: Final = ("whole", "prefill", "decode")
+
+WIRE_STAGE: Final = {
+    "queued": "queue",
+    "preprocessing": "preprocessing",
+    "prefill": "prefill",
+    "decode": "decode",
+    "preempted": "preempted",
+}
+"""The state a request is in -> the stage it is called on the wire."""
+
+UNKNOWN_STAGE: Final = "unknown"
+"""The stage of an active request whose server marks no boundaries, until its first mark."""
+
+# ---------------------------------------------------------------------------------------------------- buckets
+
+TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+)  # fmt: skip
+TOKEN_GAP_BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0,
+)  # fmt: skip
+DURATION_BUCKETS: Final = (
+    0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
+)  # fmt: skip
+GEN_AI_DURATION_BUCKETS: Final = (
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+)  # fmt: skip
+GEN_AI_TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+GEN_AI_TPOT_BUCKETS: Final = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------- metrics
+
+InstrumentKind = Literal["histogram", "counter", "observable_up_down_counter", "observable_gauge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One row of the metric table: what the instrument is called, counts in, and is labelled with.
+
+    ``attributes`` are its own, beyond operation, provider and model, which every metric about requests bears.
+    """
+
+    name: str
+    kind: InstrumentKind
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+    buckets: tuple[float, ...] | None = None
+
+
+GEN_AI_REQUEST_DURATION: Final = Metric(
+    name="gen_ai.server.request.duration",
+    kind="histogram",
+    unit="s",
+    description="Generative AI server request duration such as time-to-last byte or last output token.",
+    attributes=(ERROR_TYPE,),
+    buckets=GEN_AI_DURATION_BUCKETS,
+)
+GEN_AI_TIME_TO_FIRST_TOKEN: Final = Metric(
+    name="gen_ai.server.time_to_first_token",
+    kind="histogram",
+    unit="s",
+    description="Time to generate first token for successful responses.",
+    buckets=GEN_AI_TTFT_BUCKETS,
+)
+GEN_AI_TIME_PER_OUTPUT_TOKEN: Final = Metric(
+    name="gen_ai.server.time_per_output_token",
+    kind="histogram",
+    unit="s",
+    description="Time per output token generated after the first token for successful responses.",
+    buckets=GEN_AI_TPOT_BUCKETS,
+)
+TIME_TO_FIRST_TOKEN: Final = Metric(
+    name="inference.time_to_first_token",
+    kind="histogram",
+    unit="s",
+    description="From arrival to the first output token, of every request that produced one.",
+    attributes=(OUTCOME,),
+    buckets=TTFT_BUCKETS,
+)
+TIME_PER_OUTPUT_TOKEN: Final = Metric(
+    name="inference.time_per_output_token",
+    kind="histogram",
+    unit="s",
+    description="Mean gap between adjacent output tokens of a request, of every request with two tokens.",
+    attributes=(OUTCOME,),
+    buckets=TOKEN_GAP_BUCKETS,
+)
+INTER_TOKEN_LATENCY: Final = Metric(
+    name="inference.inter_token_latency",
+    kind="histogram",
+    unit="s",
+    description="Every gap between two output tokens that came one at a time.",
+    buckets=TOKEN_GAP_BUCKETS,
+)
+STAGE_DURATION: Final = Metric(
+    name="inference.stage.duration",
+    kind="histogram",
+    unit="s",
+    description="Time in a stage, preemption included, of every stage that finished.",
+    attributes=(STAGE,),
+    buckets=DURATION_BUCKETS,
+)
+REQUEST_DURATION: Final = Metric(
+    name="inference.request.duration",
+    kind="histogram",
+    unit="s",
+    description="From arrival to the terminal event.",
+    attributes=(OUTCOME,),
+    buckets=DURATION_BUCKETS,
+)
+REQUESTS: Final = Metric(
+    name="inference.requests",
+    kind="counter",
+    unit="{request}",
+    description="Requests that ended, by outcome, by the stage a failure came in and by bottleneck.",
+    attributes=(OUTCOME, FAILURE_STAGE, BOTTLENECK, ERROR_TYPE),
+)
+TOKENS: Final = Metric(
+    name="inference.tokens",
+    kind="counter",
+    unit="{token}",
+    description="Tokens read, produced, and produced after the request had ended.",
+    attributes=(TOKEN_DIRECTION,),
+)
+CANCEL_LAG: Final = Metric(
+    name="inference.cancel.lag",
+    kind="histogram",
+    unit="s",
+    description="From the end of a request to the last token produced in vain after it.",
+    buckets=DURATION_BUCKETS,
+)
+TRANSITION_VIOLATIONS: Final = Metric(
+    name="inference.transition.violations",
+    kind="counter",
+    unit="{violation}",
+    description="Lifecycle events that were illegal where they came, or impossible in time or value.",
+    attributes=(VIOLATION_KIND,),
+)
+SLO_RESULTS: Final = Metric(
+    name="inference.slo.results",
+    kind="counter",
+    unit="{request}",
+    description="Objectives judged, and whether they were met.",
+    attributes=(SLO_OBJECTIVE, SLO_MET),
+)
+ACTIVE_REQUESTS: Final = Metric(
+    name="inference.active_requests",
+    kind="observable_up_down_counter",
+    unit="{request}",
+    description="Requests that have arrived and not ended, by the stage they are in.",
+    attributes=(STAGE,),
+)
+OLDEST_REQUEST_AGE: Final = Metric(
+    name="inference.oldest_request.age",
+    kind="observable_gauge",
+    unit="s",
+    description="Time since arrival of the oldest request that has not ended.",
+)
+PREEMPTION_COUNT: Final = Metric(
+    name="inference.preemptions",
+    kind="counter",
+    unit="{preemption}",
+    description="Times a running request was evicted, by the stage it was in.",
+    attributes=(STAGE,),
+)
+STARTUP_DURATION: Final = Metric(
+    name="inference.startup.duration",
+    kind="histogram",
+    unit="s",
+    description="Duration of a cold-start phase.",
+    attributes=(STARTUP_PHASE,),
+    buckets=DURATION_BUCKETS,
+)
+CACHE_USAGE: Final = Metric(
+    name="inference.cache.usage",
+    kind="observable_gauge",
+    unit="1",
+    description="Share of the key-value cache in use.",
+)
+MEMORY_USED: Final = Metric(
+    name="inference.memory.used",
+    kind="observable_gauge",
+    unit="By",
+    description="Memory in use.",
+)
+DEVICE_UTILIZATION: Final = Metric(
+    name="inference.device.utilization",
+    kind="observable_gauge",
+    unit="1",
+    description="Share of time the device was busy.",
+)
+
+METRICS: Final[tuple[Metric, ...]] = (
+    GEN_AI_REQUEST_DURATION,
+    GEN_AI_TIME_TO_FIRST_TOKEN,
+    GEN_AI_TIME_PER_OUTPUT_TOKEN,
+    TIME_TO_FIRST_TOKEN,
+    TIME_PER_OUTPUT_TOKEN,
+    INTER_TOKEN_LATENCY,
+    STAGE_DURATION,
+    REQUEST_DURATION,
+    REQUESTS,
+    TOKENS,
+    CANCEL_LAG,
+    TRANSITION_VIOLATIONS,
+    SLO_RESULTS,
+    ACTIVE_REQUESTS,
+    OLDEST_REQUEST_AGE,
+    PREEMPTION_COUNT,
+    STARTUP_DURATION,
+    CACHE_USAGE,
+    MEMORY_USED,
+    DEVICE_UTILIZATION,
+)
