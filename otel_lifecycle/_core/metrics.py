@@ -1,0 +1,107 @@
+"""From a request's report to its durations.
+
+Every interval is gross: a time in which the request was preempted lies inside the stage it interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.tokens import Time, total
+
+METRIC_NAMES = (
+    "queue_wait",
+    "preprocessing",
+    "prefill",
+    "ttft",
+    "tpot",
+    "decode_time",
+    "token_span",
+    "e2e",
+    "streamed_tokens",
+)
+
+
+def compute_request_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the durations of one request, in the unit of its report.
+
+    ``report`` is what :func:`replay_request_events` returns; its first four keys alone mean the default shape, nothing
+    preempted, and one token for each of ``token_times``.  Returns ``queue_wait, preprocessing, prefill, ttft, tpot,
+    decode_time, token_span, e2e, streamed_tokens``.  A duration is None where a time that bounds it is unknown, or
+    where the two were given by clocks that are proven apart; ``streamed_tokens`` where a count is unknown.
+    """
+    shape = get_shape(report.get("shape", "default"))
+    metrics: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
+    for stage in shape.stages:
+        finished = stage.leave != "complete" or report["status"] == "completed"
+        if finished:
+            metrics[stage.metric] = _between(report, stage.entered, stage.left)
+    metrics["ttft"] = _between(report, "arrival", "first_token")
+    metrics["e2e"] = _between(report, "arrival", "terminal")
+    if shape.streams:
+        choices = _choices(report)
+        metrics["streamed_tokens"] = _streamed(report, choices)
+        metrics["token_span"] = _token_span(report, choices)
+        metrics["tpot"] = _tpot(report, choices, metrics["streamed_tokens"])
+    return metrics
+
+
+def with_usage(report: Mapping[str, Any], metrics: dict[str, Any], output_tokens: int) -> None:
+    """Complete the TPOT of a stream of unknown chunk sizes by the usage figure its server gave at the end.
+
+    TPOT is then (last - first) / (n - number of choices).  A count that the marks already gave is never replaced.
+    """
+    choices = _choices(report)
+    gaps = output_tokens - len(choices)
+    if metrics["streamed_tokens"] is None and choices and gaps > 0 and _timed(report):
+        spans: list[Any] = [_span(choice) for choice in choices.values()]
+        metrics["tpot"] = None if None in spans else sum(spans) / gaps
+
+
+def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
+    times, foreign = report["timestamps"], report.get("foreign", ())
+    earlier, later = times.get(start), times.get(end)
+    if earlier is None or later is None or (start in foreign) != (end in foreign):
+        return None
+    return later - earlier
+
+
+def _choices(report: Mapping[str, Any]) -> Mapping[int, Mapping[str, Any]]:
+    choices: Mapping[int, Mapping[str, Any]] | None = report.get("choices")
+    if choices is not None:
+        return choices
+    times = report["token_times"]
+    return {0: {"first": times[0], "last": times[-1], "tokens": len(times)}} if times else {}
+
+
+def _streamed(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]]) -> int | None:
+    if "output_tokens" in report:
+        count: int | None = report["output_tokens"]
+        return count
+    return total(choice["tokens"] for choice in choices.values())
+
+
+def _timed(report: Mapping[str, Any]) -> bool:
+    """Whether the time of the first token is known; without it the times of the others are a part only."""
+    return report["timestamps"].get("first_token") is not None
+
+
+def _span(choice: Mapping[str, Any]) -> Time | None:
+    return None if choice["first"] is None or choice["last"] is None else choice["last"] - choice["first"]
+
+
+def _token_span(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]]) -> Time | None:
+    ends = [time for choice in choices.values() for time in (choice["first"], choice["last"])]
+    return max(ends) - min(ends) if ends and _timed(report) and None not in ends else None
+
+
+def _tpot(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]], tokens: int | None) -> Any:
+    """The choices' spans summed, over their gaps summed; of one choice that is (last - first) / (n - 1)."""
+    gaps = 0 if tokens is None else tokens - len(choices)
+    if gaps < 1 or not _timed(report):
+        return None
+    # A choice of one token has no gap to give, so its times need not be known either.
+    spans: list[Any] = [_span(choice) for choice in choices.values() if choice["tokens"] > 1]
+    return None if None in spans else sum(spans) / gaps

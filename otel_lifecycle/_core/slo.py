@@ -1,0 +1,46 @@
+"""Service level objectives of single requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any
+
+from otel_lifecycle.errors import ConfigurationError
+
+WHOLE = "all"
+"""The objective under which the verdict on the request as a whole is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request must keep to, in seconds: ``ttft``, ``tpot``, ``e2e``; None is no objective.
+
+    An objective is judged only where its metric exists.  A request meets its SLO if it completed and met every
+    objective that was judged.  Raises ConfigurationError unless each is a positive finite number and there is one.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+    def __post_init__(self) -> None:
+        objectives = {item.name: getattr(self, item.name) for item in fields(self)}
+        if all(value is None for value in objectives.values()):
+            raise ConfigurationError(f"an SLO needs one of {', '.join(objectives)}")
+        for name, value in objectives.items():
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if value is not None and not (number and math.isfinite(value) and value > 0):
+                raise ConfigurationError(f"the SLO of {name} is {value!r:.80}; it must be a positive number of seconds")
+
+    def judge(self, seconds: Mapping[str, Any], *, completed: bool) -> dict[str, bool]:
+        """Return each objective that can be judged and whether it was met, and the whole under :data:`WHOLE`."""
+        objectives = {item.name: getattr(self, item.name) for item in fields(self)}
+        verdict = {
+            name: seconds[name] <= limit
+            for name, limit in objectives.items()
+            if limit is not None and seconds.get(name) is not None
+        }
+        return {**verdict, WHOLE: completed and all(verdict.values())}

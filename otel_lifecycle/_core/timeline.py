@@ -1,0 +1,269 @@
+"""One request's way through its lifecycle: the state machine, and what is remembered of its events.
+
+The live API, foreign spans and ``replay_request_events`` all move through :meth:`Timeline.apply`.  It is strict: an
+event that is illegal, or impossible in time or value, raises and changes nothing.  It reads no clock.  Times of two
+clocks may meet in one request (``remote``: an engine in another process); each clock is judged by itself, and
+:meth:`Timeline.clocks_apart` says whether together they are proven to disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any
+
+from otel_lifecycle._core.lifecycle import (
+    BOUNDARIES,
+    NOT_ARRIVED,
+    PREEMPTED,
+    TERMINAL_EVENTS,
+    TERMINAL_STATES,
+    Shape,
+    next_state,
+)
+from otel_lifecycle._core.tokens import Choice, Log, Time, choice_stats, entry, joined, merged_times, resumed
+from otel_lifecycle.errors import InvalidTimestamp, InvalidValue, NonMonotonicTime
+
+MAX_INTERRUPTIONS = 32
+"""Interruptions kept one by one; beyond it only their number and total time."""
+
+
+class Interruption:
+    """A time in which a state was preempted; ``start`` or ``end`` None where unknown."""
+
+    __slots__ = ("across", "end", "remote", "start", "state")
+
+    def __init__(self, state: str, start: Time | None, remote: bool) -> None:
+        self.state = state
+        self.start = start
+        self.end: Time | None = None
+        self.remote = remote
+        self.across = False
+
+    @property
+    def duration(self) -> Time | None:
+        """How long it lasted; None where either end is unknown."""
+        return None if self.start is None or self.end is None else self.end - self.start
+
+
+def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
+    """Return the time; InvalidTimestamp unless it is None or a finite number."""
+    if timestamp is None:
+        return None
+    # A bool is an int to Python and a slip to everybody else.
+    if isinstance(timestamp, Real) and not isinstance(timestamp, bool) and math.isfinite(timestamp):
+        return timestamp
+    raise InvalidTimestamp(
+        f"the time of {event!r} is {timestamp!r:.80}; it must be None or a finite number",
+        state=state,
+        event=event,
+        timestamp=timestamp,
+    )
+
+
+def check_count(count: object, event: str | None = None, state: str | None = None) -> int | None:
+    """Return the token count; InvalidValue unless it is None or a whole number from 0."""
+    if count is None:
+        return None
+    if isinstance(count, Integral) and not isinstance(count, bool) and 0 <= int(count) < 2**63:
+        return int(count)
+    raise InvalidValue(
+        f"the token count of {event!r} is {count!r:.80}; it must be None or a whole number from 0",
+        state=state,
+        event=event,
+    )
+
+
+def check_choice(choice: object, event: str | None = None, state: str | None = None) -> int:
+    """Return the choice's index; InvalidValue unless it is a whole number from 0."""
+    if isinstance(choice, Integral) and not isinstance(choice, bool) and 0 <= int(choice) < 2**63:
+        return int(choice)
+    raise InvalidValue(
+        f"the choice of {event!r} is {choice!r:.80}; it must be a whole number from 0", state=state, event=event
+    )
+
+
+class Timeline:
+    """The state of one request and the times of its events.
+
+    ``state`` and ``ended_in`` (the state a terminal event came in) are states of the table.  ``times`` maps the
+    boundaries known so far to their time, ``remote`` names those of them that another clock gave.  ``tokens`` and
+    ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.
+    """
+
+    __slots__ = (
+        "_latest",
+        "_open",
+        "ended_in",
+        "folded",
+        "interrupted",
+        "interruptions",
+        "order",
+        "output_seen",
+        "preempted",
+        "preempted_across",
+        "preemptions",
+        "remote",
+        "remote_tokens",
+        "shape",
+        "state",
+        "times",
+        "tokens",
+        "whole_output",
+    )
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.state = NOT_ARRIVED
+        self.ended_in: str | None = None
+        self.interrupted: str | None = None
+        self.times: dict[str, Time] = {}
+        self.remote: set[str] = set()
+        self.order: list[tuple[Time, bool]] = []
+        self.tokens: dict[int, Log] = {}
+        self.remote_tokens: dict[int, Log] = {}
+        self.folded: dict[int, Choice] = {}
+        self.output_seen = False
+        self.whole_output: int | None = 0
+        self.preemptions: Counter[str] = Counter()
+        self.preempted: dict[str, Time | None] = {}
+        self.preempted_across: set[str] = set()
+        self.interruptions: list[Interruption] = []
+        self._open: Interruption | None = None
+        self._latest: list[Time | None] = [None, None]
+
+    @property
+    def ended(self) -> bool:
+        """Whether a terminal event has come."""
+        return self.state in TERMINAL_STATES
+
+    def latest(self, remote: bool = False) -> Time | None:
+        """Return the latest time that one of the two clocks has given."""
+        latest = self._latest[remote]
+        # What a live handle has appended by itself since the last event.
+        log = None if remote else self.tokens.get(0)
+        if log and type(log[-1]) is not tuple and (latest is None or log[-1] > latest):
+            return log[-1]
+        return latest
+
+    def apply(
+        self,
+        event: str,
+        timestamp: Time | None,
+        count: int | None = 1,
+        choice: int = 0,
+        *,
+        remote: bool = False,
+    ) -> None:
+        """Move by one event.
+
+        Raises TransitionError or UnknownEvent (not legal in this state), InvalidTimestamp, NonMonotonicTime (before a
+        time the same clock has given) or InvalidValue (count or choice), and then has changed nothing.
+        """
+        state = self.state
+        following = next_state(self.shape, state, event, self.interrupted)
+        timestamp = check_timestamp(timestamp, event, state)
+        count = check_count(count, event, state)
+        choice = check_choice(choice, event, state)
+        if count == 0 and event in ("token", "first_token"):
+            return
+        self._check_order(event, timestamp, remote)
+        self._remember(event, timestamp, count, choice, remote)
+        if following in TERMINAL_STATES:
+            self.ended_in = state
+        self.state = following
+
+    def _check_order(self, event: str, timestamp: Time | None, remote: bool) -> None:
+        latest = self.latest(remote)
+        if timestamp is not None and latest is not None and timestamp < latest:
+            raise NonMonotonicTime(
+                f"{event!r} at {timestamp!r} is before {latest!r}, the latest time already known",
+                state=self.state,
+                event=event,
+                timestamp=timestamp,
+            )
+
+    def _remember(self, event: str, timestamp: Time | None, count: int | None, choice: int, remote: bool) -> None:
+        if event == "first_token" or event == "token":
+            logs = self.remote_tokens if remote else self.tokens
+            logs.setdefault(choice, []).append(entry(timestamp, count))
+        elif event == "output":
+            self.output_seen, self.whole_output = True, count
+        elif event == "preempt":
+            self._interrupt(timestamp, remote)
+        elif event == "resume":
+            self._resume(timestamp, remote)
+        key = BOUNDARIES.get(event) or ("terminal" if event in TERMINAL_EVENTS else None)
+        if timestamp is None:
+            if key == "terminal":
+                self._resume(None, remote)
+            return
+        self._latest[remote] = timestamp
+        if key is not None:
+            self.times[key] = timestamp
+            self._see(timestamp, remote)
+            if remote:
+                self.remote.add(key)
+            if key == "terminal":
+                self._resume(timestamp, remote)
+
+    def _see(self, timestamp: Time | None, remote: bool) -> None:
+        """Keep the order in which the two clocks' times came, for :meth:`clocks_apart`; bounded like all else."""
+        if timestamp is not None and len(self.order) < 4 * MAX_INTERRUPTIONS:
+            self.order.append((timestamp, remote))
+
+    def _interrupt(self, timestamp: Time | None, remote: bool) -> None:
+        self.interrupted = self.state
+        self.preemptions[self.state] += 1
+        self._open = Interruption(self.state, timestamp, remote)
+        self._see(timestamp, remote)
+        if len(self.interruptions) < MAX_INTERRUPTIONS:
+            self.interruptions.append(self._open)
+
+    def _resume(self, timestamp: Time | None, remote: bool) -> None:
+        """Close the interruption that is open, if one is: at ``resume``, or when the request ends in it."""
+        interruption, self._open = self._open, None
+        if interruption is None:
+            return
+        interruption.end = timestamp
+        self._see(timestamp, remote)
+        if interruption.remote != remote:
+            interruption.across = True
+            self.preempted_across.add(interruption.state)
+        lasted, before = interruption.duration, self.preempted.get(interruption.state, 0)
+        self.preempted[interruption.state] = None if lasted is None or before is None else before + lasted
+
+    def clocks_apart(self) -> bool:
+        """Return whether a later event has an earlier time on the other clock: the two clocks do not agree."""
+        if not self.remote_tokens and not any(remote for _, remote in self.order):
+            return False
+        highest: list[Time] = [-math.inf, -math.inf]
+        for time, remote in self.order:
+            if time < highest[not remote]:
+                return True
+            highest[remote] = max(highest[remote], time)
+        return self._tokens_apart()
+
+    def _tokens_apart(self) -> bool:
+        """Whether tokens of one clock lie before the first token, or after the end, of the other."""
+        first, last = self.times.get("first_token"), self.times.get("terminal")
+        for logs, remote in ((self.tokens, False), (self.remote_tokens, True)):
+            times = [time for time in merged_times(logs.values()) if time is not None]
+            if times and first is not None and ("first_token" in self.remote) != remote and times[0] < first:
+                return True
+            if times and last is not None and ("terminal" in self.remote) != remote and times[-1] > last:
+                return True
+        return False
+
+    def choices(self, apart: bool = False) -> Iterator[tuple[int, Choice]]:
+        """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
+        for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
+            here, there = self.tokens.get(choice), self.remote_tokens.get(choice)
+            stats = choice_stats(here or there or ())
+            if choice in self.folded:
+                stats = resumed(self.folded[choice], stats)
+            if here and there:
+                stats = joined(stats, choice_stats(there), not apart)
+            yield choice, stats

@@ -1,0 +1,157 @@
+"""The output tokens of one request, by choice.
+
+A choice's log is a list in order of arrival.  A single token at a known time is that time, a bare number, so that the
+hot path is one append; whatever is not that is a pair ``(time or None, count or None)``.  :func:`choice_stats` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import sub
+from typing import Any, TypeAlias
+
+Time: TypeAlias = Any
+"""An instant or a duration in the caller's unit: int stays int, float stays float."""
+
+Entry: TypeAlias = Any
+"""A bare time (one token), or a pair of time or None and count or None."""
+
+Log: TypeAlias = list[Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What one choice put out.
+
+    ``first`` and ``last``: time of its first and last token, None if unknown.  ``tokens``: how many, None if unknown.
+    ``gaps``: time between neighbours that both are single tokens at known times; nothing else is an ITL sample.
+    ``longest_folded``: the longest gap in the beginning of an endless stream that is no longer held (:func:`fold`).
+    """
+
+    first: Time | None = None
+    last: Time | None = None
+    tokens: int | None = 0
+    gaps: list[Time] = field(default_factory=list)
+    longest_folded: Time | None = None
+
+    @property
+    def longest_gap(self) -> Time | None:
+        """The longest gap, those of a folded beginning included; None where there is none."""
+        longest = max(self.gaps, default=None)
+        known = [gap for gap in (longest, self.longest_folded) if gap is not None]
+        return max(known, default=None)
+
+    @property
+    def span(self) -> Time | None:
+        """From the first to the last token; None where either is unknown."""
+        return None if self.first is None or self.last is None else self.last - self.first
+
+
+def entry(time: Time | None, count: int | None) -> Entry:
+    """Return how ``count`` tokens at ``time`` are kept."""
+    return time if count == 1 and time is not None else (time, count)
+
+
+def choice_stats(log: Sequence[Entry]) -> Choice:
+    """Reduce a log.  Live marks of racing threads may stand out of order in it; they are sorted among themselves."""
+    if not log:
+        return Choice()
+    try:
+        gaps = list(map(sub, log[1:], log))
+    except TypeError:
+        return _mixed_stats(log)
+    if type(log[0]) is tuple:
+        return _mixed_stats(log)
+    if gaps and min(gaps) < 0:
+        log = sorted(log)
+        gaps = list(map(sub, log[1:], log))
+    return Choice(first=log[0], last=log[-1], tokens=len(log), gaps=gaps)
+
+
+def _mixed_stats(log: Sequence[Entry]) -> Choice:
+    pairs = _in_order([item if type(item) is tuple else (item, 1) for item in log])
+    counts = [count for _, count in pairs]
+    gaps = [
+        later - earlier
+        for (earlier, before), (later, after) in zip(pairs, pairs[1:])
+        if before == 1 and after == 1 and earlier is not None and later is not None
+    ]
+    return Choice(first=pairs[0][0], last=pairs[-1][0], tokens=total(counts), gaps=gaps)
+
+
+def _in_order(pairs: list[tuple[Time | None, int | None]]) -> list[tuple[Time | None, int | None]]:
+    known = [time for time, _ in pairs if time is not None]
+    if all(earlier <= later for earlier, later in zip(known, known[1:])):
+        return pairs
+    keys, latest = [], known[0]
+    for time, _ in pairs:
+        latest = latest if time is None else time
+        keys.append(latest)
+    return [pair for _, pair in sorted(zip(keys, pairs), key=lambda item: item[0])]
+
+
+def fold(log: Log, before: Choice | None) -> tuple[Choice, list[Time]]:
+    """Take all but the last entry off a log; return what they amount to, and their gaps.
+
+    ``before`` is what earlier folds of the log amounted to.  The last entry stays, so that no gap is lost between two
+    folds.  Appending to the log goes on meanwhile: only a slice is read, and only that slice is deleted.
+    """
+    upto = len(log) - 1
+    whole = choice_stats(log[: upto + 1])
+    head = choice_stats(log[:upto])
+    del log[:upto]
+    folded = Choice(
+        first=head.first if before is None else before.first,
+        last=head.last,
+        tokens=total((before.tokens if before else 0, head.tokens)),
+        longest_folded=Choice(gaps=whole.gaps, longest_folded=before.longest_folded if before else None).longest_gap,
+    )
+    return folded, whole.gaps
+
+
+def resumed(before: Choice, rest: Choice) -> Choice:
+    """Return a folded beginning and what followed it as one."""
+    return Choice(
+        first=before.first,
+        last=rest.last,
+        tokens=total((before.tokens, rest.tokens)),
+        gaps=rest.gaps,
+        longest_folded=before.longest_folded,
+    )
+
+
+def joined(one: Choice, other: Choice, comparable: bool) -> Choice:
+    """Return the tokens that two clocks saw of the same choice as one; ends are None unless the clocks agree."""
+    ends: list[Any] = [time for choice in (one, other) for time in (choice.first, choice.last)]
+    known = comparable and None not in ends
+    return Choice(
+        first=min(ends) if known else None,
+        last=max(ends) if known else None,
+        tokens=total((one.tokens, other.tokens)),
+        gaps=one.gaps + other.gaps,
+        longest_folded=one.longest_folded,
+    )
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """Add counts up; None where one of them is unknown."""
+    known = 0
+    for count in counts:
+        if count is None:
+            return None
+        known += count
+    return known
+
+
+def merged_times(logs: Iterable[Sequence[Entry]]) -> list[Time | None]:
+    """Return the time of every token of all choices in order; a chunk's time stands once for each of its tokens."""
+    keyed: list[tuple[Time, Time | None]] = []
+    for log in logs:
+        latest: Time = float("-inf")
+        for item in log:
+            time, count = item if type(item) is tuple else (item, 1)
+            latest = latest if time is None else time
+            keyed.extend([(latest, time)] * (1 if count is None else count))
+    keyed.sort(key=lambda pair: pair[0])
+    return [time for _, time in keyed]
