@@ -1,15 +1,27 @@
 """The lifecycle of inference requests as OpenTelemetry spans, metrics and attribution."""
 
+from otel_lifecycle._configuration.setup import configure, shutdown
 from otel_lifecycle._core.metrics import compute_request_metrics
 from otel_lifecycle._core.outcome import classify_request_outcome
 from otel_lifecycle._core.report import replay_request_events
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.workload import summarize_workload
+from otel_lifecycle._decorators import traced
+from otel_lifecycle._request.opening import current, request, stage, step
+from otel_lifecycle._request.startup import startup
 
 __all__ = [
     "Slo",
     "classify_request_outcome",
     "compute_request_metrics",
+    "configure",
+    "current",
     "replay_request_events",
+    "request",
+    "shutdown",
+    "stage",
+    "startup",
+    "step",
     "summarize_workload",
+    "traced",
 ]

@@ -226,18 +226,22 @@ def get_shape(name: object) -> Shape:
     return shape
 
 
-def next_state(shape: Shape, state: str, event: str, interrupted: str | None = None) -> str:
+def next_state(
+    shape: Shape, state: str, event: str, interrupted: str | None = None, timestamp: object = None
+) -> str:
     """Return the state that ``event`` leads to, or raise the :class:`TransitionError` it amounts to.
 
-    ``interrupted`` is the state that ``preempt`` left, which ``resume`` returns to.
+    ``interrupted`` is the state that ``preempt`` left, which ``resume`` returns to; ``timestamp`` is for the error only.
     """
     following = shape.table[state].get(event)
     if following is None:
-        raise transition_error(shape, state, event)
+        raise transition_error(shape, state, event, timestamp)
     return interrupted or following if following is INTERRUPTED else following
 
 
-def transition_error(shape: Shape, state: str, event: str) -> TransitionError | UnknownEvent:
+def transition_error(
+    shape: Shape, state: str, event: str, timestamp: object = None
+) -> TransitionError | UnknownEvent:
     """Build the error for an event that ``state`` does not allow."""
     allowed = tuple(shape.table[state])
     kind: type[TransitionError | UnknownEvent]
@@ -251,4 +255,5 @@ def transition_error(shape: Shape, state: str, event: str) -> TransitionError | 
     else:
         kind, what = IllegalTransition, f"{event!r} while {state}"
     legal = " or ".join(allowed) or "nothing"
-    return kind(f"{what}; legal there in shape {shape.name!r}: {legal}", state=state, event=event, allowed=allowed)
+    message = f"{what}; legal there in shape {shape.name!r}: {legal}"
+    return kind(message, state=state, event=event, timestamp=timestamp, allowed=allowed)

@@ -48,18 +48,6 @@ def compute_request_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     return metrics
 
 
-def with_usage(report: Mapping[str, Any], metrics: dict[str, Any], output_tokens: int) -> None:
-    """Complete the TPOT of a stream of unknown chunk sizes by the usage figure its server gave at the end.
-
-    TPOT is then (last - first) / (n - number of choices).  A count that the marks already gave is never replaced.
-    """
-    choices = _choices(report)
-    gaps = output_tokens - len(choices)
-    if metrics["streamed_tokens"] is None and choices and gaps > 0 and _timed(report):
-        spans: list[Any] = [_span(choice) for choice in choices.values()]
-        metrics["tpot"] = None if None in spans else sum(spans) / gaps
-
-
 def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
     times, foreign = report["timestamps"], report.get("foreign", ())
     earlier, later = times.get(start), times.get(end)
@@ -98,10 +86,13 @@ def _token_span(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, An
 
 
 def _tpot(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]], tokens: int | None) -> Any:
-    """The choices' spans summed, over their gaps summed; of one choice that is (last - first) / (n - 1)."""
+    """The choices' spans summed, over their gaps summed; of one choice that is (last - first) / (n - 1).
+
+    ``tokens`` is the marks' own count, or the usage figure where a mark of unknown size left that unknown.
+    """
     gaps = 0 if tokens is None else tokens - len(choices)
     if gaps < 1 or not _timed(report):
         return None
     # A choice of one token has no gap to give, so its times need not be known either.
-    spans: list[Any] = [_span(choice) for choice in choices.values() if choice["tokens"] > 1]
+    spans: list[Any] = [_span(choice) for choice in choices.values() if choice["tokens"] != 1]
     return None if None in spans else sum(spans) / gaps

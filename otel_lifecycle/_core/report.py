@@ -13,9 +13,12 @@ from otel_lifecycle.errors import InvalidValue, MissingTerminal
 Report = dict[str, Any]
 
 
-def build_report(timeline: Timeline, status: str, *, token_times: bool = True) -> Report:
+def build_report(
+    timeline: Timeline, status: str, *, token_times: bool = True, usage: int | None = None
+) -> Report:
     """Return the report of a request that ended with ``status``.
 
+    ``usage`` is the output count that the server gave; it stands where a mark of unknown size left the count unknown.
     ``token_times=False`` leaves that list out, for callers that hold a thousand tokens and need their summary only.
     """
     apart = timeline.clocks_apart()
@@ -29,7 +32,7 @@ def build_report(timeline: Timeline, status: str, *, token_times: bool = True) -
         else None,
         "shape": timeline.shape.name,
         "preempted": _preempted(timeline, apart),
-        "output_tokens": _output_tokens(timeline, choices),
+        "output_tokens": _output_tokens(timeline, choices, usage),
         "choices": _choices(timeline, choices),
         "itl": [gap for choice in choices.values() for gap in choice.gaps],
     }
@@ -45,12 +48,15 @@ def _preempted(timeline: Timeline, apart: bool) -> dict[str, Time | None]:
     return preempted
 
 
-def _output_tokens(timeline: Timeline, choices: Mapping[int, Choice]) -> int | None:
+def _output_tokens(timeline: Timeline, choices: Mapping[int, Choice], usage: int | None) -> int | None:
     """Return how many tokens came out; None where a count is unknown, and where there is no such thing as a token."""
     counts = [choice.tokens for choice in choices.values()]
     if timeline.output_seen:
         counts.append(timeline.whole_output)
-    return total(counts) if timeline.shape.streams else None
+    if not timeline.shape.streams:
+        return None
+    counted = total(counts)
+    return usage if counted is None else counted
 
 
 def _choices(timeline: Timeline, choices: Mapping[int, Choice]) -> dict[int, dict[str, Any]]:

@@ -17,7 +17,6 @@ from typing import Any
 from otel_lifecycle._core.lifecycle import (
     BOUNDARIES,
     NOT_ARRIVED,
-    PREEMPTED,
     TERMINAL_EVENTS,
     TERMINAL_STATES,
     Shape,
@@ -50,10 +49,7 @@ class Interruption:
 
 def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
     """Return the time; InvalidTimestamp unless it is None or a finite number."""
-    if timestamp is None:
-        return None
-    # A bool is an int to Python and a slip to everybody else.
-    if isinstance(timestamp, Real) and not isinstance(timestamp, bool) and math.isfinite(timestamp):
+    if timestamp is None or _is_finite(timestamp):
         return timestamp
     raise InvalidTimestamp(
         f"the time of {event!r} is {timestamp!r:.80}; it must be None or a finite number",
@@ -63,26 +59,46 @@ def check_timestamp(timestamp: object, event: str | None = None, state: str | No
     )
 
 
-def check_count(count: object, event: str | None = None, state: str | None = None) -> int | None:
-    """Return the token count; InvalidValue unless it is None or a whole number from 0."""
-    if count is None:
+def _is_finite(number: object) -> bool:
+    """Whether it is a finite number.  A bool is an int to Python and a slip to everybody else."""
+    if isinstance(number, bool):
+        return False
+    # Every integer is finite, also one that no float can hold.
+    return isinstance(number, Integral) or (isinstance(number, Real) and math.isfinite(number))
+
+
+def _whole(number: object) -> int | None:
+    """Return it as an int; None unless it is a whole number from 0 that fits an OTLP integer."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
         return None
-    if isinstance(count, Integral) and not isinstance(count, bool) and 0 <= int(count) < 2**63:
-        return int(count)
-    raise InvalidValue(
-        f"the token count of {event!r} is {count!r:.80}; it must be None or a whole number from 0",
-        state=state,
-        event=event,
-    )
+    whole = int(number)
+    return whole if 0 <= whole < 2**63 else None
 
 
-def check_choice(choice: object, event: str | None = None, state: str | None = None) -> int:
+def check_count(count: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int | None:
+    """Return the token count; InvalidValue unless it is None or a whole number from 0."""
+    whole = _whole(count)
+    if whole is None and count is not None:
+        raise InvalidValue(
+            f"the token count of {event!r} is {count!r:.80}; it must be None or a whole number from 0",
+            state=state,
+            event=event,
+            timestamp=timestamp,
+        )
+    return whole
+
+
+def check_choice(choice: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int:
     """Return the choice's index; InvalidValue unless it is a whole number from 0."""
-    if isinstance(choice, Integral) and not isinstance(choice, bool) and 0 <= int(choice) < 2**63:
-        return int(choice)
-    raise InvalidValue(
-        f"the choice of {event!r} is {choice!r:.80}; it must be a whole number from 0", state=state, event=event
-    )
+    whole = _whole(choice)
+    if whole is None:
+        raise InvalidValue(
+            f"the choice of {event!r} is {choice!r:.80}; it must be a whole number from 0",
+            state=state,
+            event=event,
+            timestamp=timestamp,
+        )
+    return whole
 
 
 class Timeline:
@@ -90,12 +106,14 @@ class Timeline:
 
     ``state`` and ``ended_in`` (the state a terminal event came in) are states of the table.  ``times`` maps the
     boundaries known so far to their time, ``remote`` names those of them that another clock gave.  ``tokens`` and
-    ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.
+    ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.  ``applied_at`` is
+    the time that was kept of the last event.
     """
 
     __slots__ = (
         "_latest",
         "_open",
+        "applied_at",
         "ended_in",
         "folded",
         "interrupted",
@@ -132,6 +150,7 @@ class Timeline:
         self.preempted_across: set[str] = set()
         self.interruptions: list[Interruption] = []
         self._open: Interruption | None = None
+        self.applied_at: Time | None = None
         self._latest: list[Time | None] = [None, None]
 
     @property
@@ -163,14 +182,15 @@ class Timeline:
         time the same clock has given) or InvalidValue (count or choice), and then has changed nothing.
         """
         state = self.state
-        following = next_state(self.shape, state, event, self.interrupted)
+        following = next_state(self.shape, state, event, self.interrupted, timestamp)
         timestamp = check_timestamp(timestamp, event, state)
-        count = check_count(count, event, state)
-        choice = check_choice(choice, event, state)
-        if count == 0 and event in ("token", "first_token"):
+        count = check_count(count, event, state, timestamp)
+        choice = check_choice(choice, event, state, timestamp)
+        if count == 0 and event in {"token", "first_token"}:
             return
         self._check_order(event, timestamp, remote)
         self._remember(event, timestamp, count, choice, remote)
+        self.applied_at = timestamp
         if following in TERMINAL_STATES:
             self.ended_in = state
         self.state = following
@@ -186,7 +206,7 @@ class Timeline:
             )
 
     def _remember(self, event: str, timestamp: Time | None, count: int | None, choice: int, remote: bool) -> None:
-        if event == "first_token" or event == "token":
+        if event in {"first_token", "token"}:
             logs = self.remote_tokens if remote else self.tokens
             logs.setdefault(choice, []).append(entry(timestamp, count))
         elif event == "output":
@@ -261,6 +281,8 @@ class Timeline:
         """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
             here, there = self.tokens.get(choice), self.remote_tokens.get(choice)
+            if not here and not there:
+                continue
             stats = choice_stats(here or there or ())
             if choice in self.folded:
                 stats = resumed(self.folded[choice], stats)

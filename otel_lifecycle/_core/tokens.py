@@ -1,13 +1,14 @@
 """The output tokens of one request, by choice.
 
 A choice's log is a list in order of arrival.  A single token at a known time is that time, a bare number, so that the
-hot path is one append; whatever is not that is a pair ``(time or None, count or None)``.  :func:`choice_stats` reads it.
+hot path is one append; whatever is not that is a pair ``(time or None, count or None)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import sub
 from typing import Any, TypeAlias
 
@@ -74,7 +75,7 @@ def _mixed_stats(log: Sequence[Entry]) -> Choice:
     counts = [count for _, count in pairs]
     gaps = [
         later - earlier
-        for (earlier, before), (later, after) in zip(pairs, pairs[1:])
+        for (earlier, before), (later, after) in pairwise(pairs)
         if before == 1 and after == 1 and earlier is not None and later is not None
     ]
     return Choice(first=pairs[0][0], last=pairs[-1][0], tokens=total(counts), gaps=gaps)
@@ -82,13 +83,13 @@ def _mixed_stats(log: Sequence[Entry]) -> Choice:
 
 def _in_order(pairs: list[tuple[Time | None, int | None]]) -> list[tuple[Time | None, int | None]]:
     known = [time for time, _ in pairs if time is not None]
-    if all(earlier <= later for earlier, later in zip(known, known[1:])):
+    if all(earlier <= later for earlier, later in pairwise(known)):
         return pairs
     keys, latest = [], known[0]
     for time, _ in pairs:
         latest = latest if time is None else time
         keys.append(latest)
-    return [pair for _, pair in sorted(zip(keys, pairs), key=lambda item: item[0])]
+    return [pair for _, pair in sorted(zip(keys, pairs, strict=True), key=lambda item: item[0])]
 
 
 def fold(log: Log, before: Choice | None) -> tuple[Choice, list[Time]]:

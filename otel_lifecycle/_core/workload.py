@@ -95,8 +95,8 @@ def _throughput(
     results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], window: tuple[Any, Any]
 ) -> dict[str, Any]:
     start, end = window
-    if not end > start:
-        raise ConfigurationError(f"the window is {window!r}; its end must be after its start")
+    if not (math.isfinite(start) and math.isfinite(end) and end > start):
+        raise ConfigurationError(f"the window is {window!r}; it needs a finite start and a finite, later end")
     inside = [
         (report, metrics)
         for report, metrics in results

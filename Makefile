@@ -1,0 +1,73 @@
+# Every target makes the environment it needs; nothing has to be installed first but Python 3.10 or newer and make.
+
+PYTHON ?= python3
+ARGS   ?=
+EXTRAS ?= dev,test,cli,demo,bench
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TEST_TIMEOUT := 120
+
+# A stamp is worth nothing if its environment was made for another place, or its Python has gone since.
+ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && echo sound),$(CURDIR) $(EXTRAS) sound)
+$(shell rm -f $(STAMP))
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+
+.PHONY: env
+env: $(STAMP) ## make .venv with everything the other targets need
+
+# Without a stamp the environment may be half made, so it is made anew. With an old one (pyproject.toml has changed) it
+# is brought up to date in place; the stamp goes first, so that a run cut short is seen by the next.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; name it by PYTHON=")'
+	@test -f $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@printf '%s %s' '$(CURDIR)' '$(EXTRAS)' > $@
+
+.PHONY: test
+test: $(STAMP) ## everything that needs no outside server and no model
+	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) $(ARGS)
+
+.PHONY: check
+check: $(STAMP) ## ruff, mypy (strict) and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy otel_lifecycle tests/support $(if $(wildcard examples/*.py),examples)
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: demo
+demo: $(STAMP) ## serve a real model, load it, and show where each request spent its time
+	$(BIN)/python -m examples.demo $(ARGS)
+
+.PHONY: test-demo
+test-demo: $(STAMP) ## the tests that serve the real model
+	$(BIN)/python -m pytest -m demo --timeout=600 $(ARGS)
+
+.PHONY: test-slow
+test-slow: $(STAMP) ## soaks, faults and big inputs
+	$(BIN)/python -m pytest -m slow --timeout=1800 $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP) ## what a request and a token cost
+	$(BIN)/python -m pytest -m bench --capture=no $(ARGS)
+
+.PHONY: clean
+clean: ## remove the environment and all that tools left
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+-include tests/stack/stack.mk

@@ -1,0 +1,166 @@
+"""The providers of one process: built from settings, shut down in order, mute in a child that inherited them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any
+
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from otel_lifecycle import semconv
+from otel_lifecycle._configuration.mute import MuteMetrics, MuteSpans
+from otel_lifecycle._configuration.settings import Settings
+from otel_lifecycle._version import __version__
+from otel_lifecycle.processor import LifecycleSpanProcessor
+
+INSTANCE_ID = "service.instance.id"
+_RESOURCE_METRICS = {
+    "cache_usage": semconv.CACHE_USAGE,
+    "memory_used": semconv.MEMORY_USED,
+    "device_utilization": semconv.DEVICE_UTILIZATION,
+}
+
+
+class Pipeline:
+    """A tracer provider, a meter provider and the processor between them.
+
+    ``tracer_provider`` or ``meter_provider`` given is the app's own: used, not built, and not shut down.
+    """
+
+    def __init__(
+        self, settings: Settings, *, tracer_provider: Any = None, meter_provider: Any = None, child: bool = False
+    ) -> None:
+        self.settings = settings
+        resource = build_resource(settings, child=child)
+        self.owns_meters = meter_provider is None
+        self.meter_provider = _meter_provider(settings, resource) if meter_provider is None else meter_provider
+        self.owns_spans = tracer_provider is None
+        exporter = _span_exporter(settings) if self.owns_spans and settings.exporters["traces"] else None
+        self.processor = LifecycleSpanProcessor(
+            None if exporter is None else BatchSpanProcessor(MuteSpans(exporter)),
+            meter_provider=self.meter_provider,
+            dominance_threshold=settings.dominance_threshold,
+            slo=settings.slo,
+            strict=settings.strict,
+            token_times=settings.token_times,
+            compat=settings.compat,
+        )
+        self.processor.survives_fork = self.owns_spans and self.owns_meters
+        self.tracer_provider = _tracer_provider(settings, resource) if tracer_provider is None else tracer_provider
+        self.tracer_provider.add_span_processor(self.processor)
+        observe_resources(self.meter_provider, settings)
+
+    def shutdown(self, timeout: float) -> bool:
+        """End the open requests, then flush and shut both signals; give up, and say so, after ``timeout`` seconds.
+
+        Ending requests gives the exporters their last spans and counts, so it comes first.  An exporter that hangs
+        keeps a daemon thread, not the caller.
+        """
+        deadline = monotonic() + timeout
+        steps: list[Callable[[], Any]] = []
+        if self.owns_spans:
+            steps.append(self.tracer_provider.shutdown)
+        if self.owns_meters:
+            steps.append(self.meter_provider.shutdown)
+        self.processor.end_requests()
+        if not self.owns_spans:
+            self.processor.shutdown()
+        threads = [_start(step) for step in steps]
+        for thread in threads:
+            if thread is not None:
+                thread.join(max(0.0, deadline - monotonic()))
+        return not any(thread is not None and thread.is_alive() for thread in threads)
+
+
+def _start(step: Callable[[], Any]) -> threading.Thread | None:
+    thread = threading.Thread(target=step, name="otel-lifecycle-shutdown", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # The interpreter is too far gone for new threads.
+        step()
+        return None
+    return thread
+
+
+def build_resource(settings: Settings, *, child: bool = False) -> Resource:
+    """Return the resource: the environment's, the service's name, and an instance id that no other process has."""
+    attributes = dict(settings.resource_attributes)
+    if settings.service_name is not None:
+        attributes["service.name"] = settings.service_name
+    resource = Resource.create(attributes)
+    if child or INSTANCE_ID not in attributes and INSTANCE_ID not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        resource = resource.merge(Resource({INSTANCE_ID: str(uuid.uuid4())}))
+    return resource
+
+
+def _tracer_provider(settings: Settings, resource: Resource) -> TracerProvider:
+    sampler = settings.sampler
+    if isinstance(sampler, float):
+        sampler = ParentBased(TraceIdRatioBased(sampler))
+    return TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+
+
+def _meter_provider(settings: Settings, resource: Resource) -> MeterProvider:
+    readers: list[MetricReader] = []
+    if settings.exporters["metrics"]:
+        interval = settings.metric_interval * 1000
+        readers.append(
+            PeriodicExportingMetricReader(MuteMetrics(_metric_exporter(settings)), export_interval_millis=interval)
+        )
+    return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+
+
+def _span_exporter(settings: Settings) -> SpanExporter:
+    if settings.protocols["traces"] == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+        return Grpc(endpoint=settings.endpoint)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+    return Http(endpoint=_http_endpoint(settings, "traces"))
+
+
+def _metric_exporter(settings: Settings) -> MetricExporter:
+    if settings.protocols["metrics"] == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc
+
+        return Grpc(endpoint=settings.endpoint)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
+
+    return Http(endpoint=_http_endpoint(settings, "metrics"))
+
+
+def _http_endpoint(settings: Settings, signal: str) -> str | None:
+    """A base URL gets the signal's path, as the variable's does; the exporter's argument is taken as it is."""
+    return None if settings.endpoint is None else f"{settings.endpoint.rstrip('/')}/v1/{signal}"
+
+
+def observe_resources(meter_provider: Any, settings: Settings) -> None:
+    """Make the gauges of cache, memory and device, each fed by the callback that was given for it."""
+    meter = meter_provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
+    for name, callback in settings.resources.items():
+        row = _RESOURCE_METRICS[name]
+        meter.create_observable_gauge(
+            row.name, callbacks=[_observer(callback)], unit=row.unit, description=row.description
+        )
+
+
+def _observer(callback: Callable[[], Any]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        value = callback()
+        if value is None:  # Not known now: no sample, never 0.
+            return []
+        pairs = [(value, None)] if isinstance(value, (int, float)) else list(value)
+        return [Observation(number, attributes) for number, attributes in pairs]
+
+    return observe

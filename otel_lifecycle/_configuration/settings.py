@@ -1,0 +1,225 @@
+"""What ``configure()`` can be told.  An argument beats the environment, and the environment beats the default.
+
+Each setting also has a variable ``OTEL_LIFECYCLE_<NAME>``.  Where OpenTelemetry has a variable of its own for the same
+thing, that one holds next, before the default.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle.errors import ConfigurationError
+
+PREFIX: Final = "OTEL_LIFECYCLE_"
+PROTOCOLS: Final = ("grpc", "http/protobuf")
+GRPC_PORT: Final = 4317
+DEFAULT_INTERVAL_S: Final = 15.0
+DEFAULT_SHUTDOWN_S: Final = 10.0
+RESOURCES: Final = ("cache_usage", "memory_used", "device_utilization")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything ``configure()`` works from, read and checked.
+
+    ``protocols``: for traces and metrics each, ``grpc`` or ``http/protobuf``.  ``exporters``: for each whether it is
+    exported.  ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], or None for OTEL_TRACES_SAMPLER.
+    ``resources``: callbacks, without arguments, that return a number or ``[(number, attributes), ...]``.
+    """
+
+    service_name: str | None = None
+    endpoint: str | None = None
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    exporters: Mapping[str, bool] = field(default_factory=dict)
+    metric_interval: float = DEFAULT_INTERVAL_S
+    sampler: Any = None
+    slo: Slo | None = None
+    dominance_threshold: float = DOMINANCE_THRESHOLD
+    strict: bool = False
+    token_times: bool = False
+    compat: str | None = None
+    record_exceptions: bool = False
+    shutdown_timeout: float = DEFAULT_SHUTDOWN_S
+    resources: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    resource_attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_settings(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
+    """Read and check every setting; ConfigurationError, naming the rule and where it was broken, for what cannot be."""
+    reader = _Reader(arguments, os.environ if environ is None else environ)
+    threshold, where = reader.get("dominance_threshold", float, DOMINANCE_THRESHOLD)
+    return Settings(
+        service_name=reader.text("service_name"),
+        endpoint=reader.endpoint(),
+        protocols={signal: reader.protocol(signal) for signal in ("traces", "metrics")},
+        exporters={signal: reader.exports(signal) for signal in ("traces", "metrics")},
+        metric_interval=reader.interval(),
+        sampler=reader.sampler(),
+        slo=reader.slo(),
+        dominance_threshold=_checked(where, check_threshold, threshold),
+        strict=reader.flag("strict"),
+        token_times=reader.flag("token_times"),
+        compat=reader.choice("compat", ("vllm",)),
+        record_exceptions=reader.flag("record_exceptions"),
+        shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),
+        resources=_resources(arguments.get("resources")),
+        resource_attributes=dict(arguments.get("resource_attributes") or {}),
+    )
+
+
+class _Reader:
+    """Looks a setting up in the arguments, then in the environment."""
+
+    def __init__(self, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        self._arguments = arguments
+        self._environ = environ
+
+    def get(self, name: str, parse: Callable[[str], Any], default: Any = None) -> tuple[Any, str]:
+        """Return a setting and where it came from."""
+        argument = self._arguments.get(name)
+        if argument is not None:
+            return argument, name
+        variable = PREFIX + name.upper()
+        raw = self._environ.get(variable, "").strip()
+        if not raw:
+            return default, name
+        try:
+            return parse(raw), variable
+        except ValueError as error:
+            raise ConfigurationError(f"{variable} is {raw!r:.80}; it must be {_WANTED.get(parse, 'valid')}") from error
+
+    def standard(self, *names: str) -> str | None:
+        """Return the first of OpenTelemetry's own variables that is set."""
+        return next((value for name in names if (value := self._environ.get(name, "").strip())), None)
+
+    def text(self, name: str) -> str | None:
+        value, where = self.get(name, str)
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a string that is not empty")
+        return value if value is None else str(value)
+
+    def flag(self, name: str) -> bool:
+        value, where = self.get(name, _parse_flag, False)
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be True or False")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value, where = self.get(name, str)
+        if value is not None and value not in choices:
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be {' or '.join(choices)}")
+        return value if value is None else str(value)
+
+    def seconds(self, name: str, default: float) -> float:
+        value, where = self.get(name, float, default)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and math.isfinite(value) and value > 0):
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a positive number of seconds")
+        return float(value)
+
+    def interval(self) -> float:
+        """The metric interval: ours, else OpenTelemetry's in milliseconds, else the default."""
+        raw = self.standard("OTEL_METRIC_EXPORT_INTERVAL")
+        default = DEFAULT_INTERVAL_S
+        if raw is not None:
+            try:
+                default = float(raw) / 1000
+            except ValueError as error:
+                rule = "it must be a positive number of milliseconds"
+                raise ConfigurationError(f"OTEL_METRIC_EXPORT_INTERVAL is {raw!r:.80}; {rule}") from error
+        return self.seconds("metric_interval", default)
+
+    def endpoint(self) -> str | None:
+        value, where = self.get("endpoint", str)
+        if value is None:
+            return None
+        url = urlsplit(value) if isinstance(value, str) else None
+        if url is None or url.scheme not in ("http", "https") or not url.netloc:
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a URL such as http://localhost:4318")
+        return str(value)
+
+    def protocol(self, signal: str) -> str:
+        """The OTLP protocol of a signal: as set, else grpc where the endpoint's port is gRPC's, else http/protobuf."""
+        ours, where = self.get("protocol", str)
+        standard = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        value = ours or self.standard(*standard)
+        if value is None:
+            return "grpc" if self._port(signal) == GRPC_PORT else "http/protobuf"
+        if value not in PROTOCOLS:
+            place = where if ours else next(name for name in standard if self._environ.get(name, "").strip())
+            raise ConfigurationError(f"{place} is {value!r:.80}; it must be {' or '.join(PROTOCOLS)}")
+        return str(value)
+
+    def _port(self, signal: str) -> int | None:
+        given = self.endpoint() or self.standard(
+            f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+        try:
+            # A gRPC endpoint may come without a scheme.
+            return None if given is None else urlsplit(given if "//" in given else f"//{given}").port
+        except ValueError as error:
+            raise ConfigurationError(f"the OTLP endpoint is {given!r:.80}; its port must be a number") from error
+
+    def exports(self, signal: str) -> bool:
+        """Whether a signal is exported over OTLP: not with OTEL_TRACES_EXPORTER=none, OTEL_METRICS_EXPORTER=none."""
+        variable = f"OTEL_{signal.upper()}_EXPORTER"
+        value = self.standard(variable) or "otlp"
+        if value not in ("otlp", "none"):
+            raise ConfigurationError(f"{variable} is {value!r:.80}; configure() exports otlp, or none")
+        return value == "otlp"
+
+    def sampler(self) -> Any:
+        value, where = self.get("sampler", float)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not 0 <= value <= 1:
+                raise ConfigurationError(f"{where} is {value!r:.80}; a ratio must lie in [0, 1]")
+            return float(value)
+        if value is not None and not callable(getattr(value, "should_sample", None)):
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a Sampler or a ratio in [0, 1]")
+        return value
+
+    def slo(self) -> Slo | None:
+        """The objectives: the argument, else those of OTEL_LIFECYCLE_SLO_TTFT, _TPOT and _E2E in seconds."""
+        given: Any = self._arguments.get("slo")
+        if given is not None:
+            if not isinstance(given, Slo):
+                raise ConfigurationError(f"slo is {given!r:.80}; it must be an otel_lifecycle.Slo")
+            return Slo(ttft=given.ttft, tpot=given.tpot, e2e=given.e2e)
+        limits = {item.name: self.get(f"slo_{item.name}", float)[0] for item in fields(Slo)}
+        if all(limit is None for limit in limits.values()):
+            return None
+        return _checked(f"{PREFIX}SLO_*", lambda objectives: Slo(**objectives), limits)
+
+
+def _checked(where: str, check: Callable[[Any], Any], value: Any) -> Any:
+    """Check a value; an error names where the value came from."""
+    try:
+        return check(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def _parse_flag(raw: str) -> bool:
+    if raw.lower() in ("true", "1", "yes", "on"):
+        return True
+    if raw.lower() in ("false", "0", "no", "off"):
+        return False
+    raise ValueError(raw)
+
+
+_WANTED: Final[Mapping[Any, str]] = {float: "a number", _parse_flag: "true or false"}
+
+
+def _resources(given: object) -> dict[str, Callable[[], Any]]:
+    callbacks: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
+    for name, callback in callbacks.items():
+        if name not in RESOURCES or not callable(callback):
+            raise ConfigurationError(f"resources takes callables under {', '.join(RESOURCES)}, not {name!r:.80}")
+    return callbacks

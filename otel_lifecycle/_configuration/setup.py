@@ -1,0 +1,154 @@
+"""``configure()`` and ``shutdown()``: the one default the API needs.
+
+The SDK is imported when ``configure()`` is called, not before: importing the package loads the API only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Mapping
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics, trace
+
+from otel_lifecycle._configuration.settings import Settings, read_settings
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._request import endings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.sampling import Sampler
+
+    from otel_lifecycle._configuration.pipeline import Pipeline
+
+logger = logging.getLogger("otel_lifecycle")
+
+
+class _Default:
+    """What ``configure()`` set up in this process, or in the parent that this one was forked from."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.settings: Settings | None = None
+        self.pipeline: Pipeline | None = None
+        self.pid = 0
+        self.hooked = False
+        self.installed: Any = None
+        self.foreign: dict[str, Any] = {}
+
+    def current(self) -> Pipeline | None:
+        """Return the pipeline of this process; a forked child's is built when it is first asked for."""
+        if self.pid != os.getpid() and self.settings is not None:
+            with self.lock:
+                if self.pid != os.getpid():
+                    self.rebuild()
+        return self.pipeline
+
+    def rebuild(self) -> None:
+        """Build the child's own pipeline: it counts from zero under an instance id of its own."""
+        from otel_lifecycle._configuration.pipeline import Pipeline
+
+        assert self.settings is not None  # noqa: S101  # only called where there are some
+        self.pid = os.getpid()
+        self.pipeline = Pipeline(self.settings, child=True, **self.foreign)
+        if self.installed is not None:
+            self.installed.remake_observables()
+
+
+_default = _Default()
+
+
+def configure(
+    *,
+    service_name: str | None = None,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    metric_interval: float | None = None,
+    sampler: Sampler | float | None = None,
+    slo: Slo | None = None,
+    dominance_threshold: float | None = None,
+    strict: bool | None = None,
+    token_times: bool | None = None,
+    compat: str | None = None,
+    record_exceptions: bool | None = None,
+    shutdown_timeout: float | None = None,
+    resources: Mapping[str, Callable[[], Any]] | None = None,
+    resource_attributes: Mapping[str, Any] | None = None,
+) -> None:
+    """Set up providers, OTLP export and the lifecycle processor for this process, and for those forked from it.
+
+    ``endpoint``: base URL of the Collector.  ``protocol``: ``grpc`` or ``http/protobuf`` (left out: by OTEL_* variables;
+    grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or the share of
+    traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
+    ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  Each is also
+    OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
+
+    Where the app has set global providers, the processor is added to them and nothing is replaced.  A second call is
+    ignored with a warning.  Raises ConfigurationError for a setting that makes no sense.
+    """
+    settings = read_settings({name: value for name, value in locals().items() if value is not None})
+    with _default.lock:
+        if _default.current() is not None:
+            logger.warning("configure() was called before; this call changes nothing")
+            return
+        _install(settings)
+
+
+def _install(settings: Settings) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from otel_lifecycle._configuration.delegates import DelegatingMeterProvider, DelegatingTracerProvider
+    from otel_lifecycle._configuration.pipeline import Pipeline
+
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    _default.foreign = {}
+    if isinstance(tracers, TracerProvider):
+        _default.foreign["tracer_provider"] = tracers
+    if hasattr(meters, "force_flush") and not isinstance(meters, DelegatingMeterProvider):
+        _default.foreign["meter_provider"] = meters
+    endings.settings.record_exceptions = settings.record_exceptions
+    _default.settings, _default.pid = settings, os.getpid()
+    _default.pipeline = Pipeline(settings, **_default.foreign)
+    if "tracer_provider" not in _default.foreign and not isinstance(tracers, DelegatingTracerProvider):
+        trace.set_tracer_provider(DelegatingTracerProvider(_tracer_provider))
+    if "meter_provider" not in _default.foreign and not isinstance(meters, DelegatingMeterProvider):
+        _default.installed = DelegatingMeterProvider(_meter_provider)
+        metrics.set_meter_provider(_default.installed)
+    if not _default.hooked:
+        _default.hooked = True
+        atexit.register(_at_exit)
+
+
+def _tracer_provider() -> Any:
+    pipeline = _default.current()
+    return trace.NoOpTracerProvider() if pipeline is None else pipeline.tracer_provider
+
+
+def _meter_provider() -> Any:
+    pipeline = _default.current()
+    return metrics.NoOpMeterProvider() if pipeline is None else pipeline.meter_provider
+
+
+def shutdown(timeout: float | None = None) -> bool:
+    """End every open request as cancelled, reason ``shutdown``, send what is left, and stop.
+
+    Returns whether all of it was done within ``timeout`` seconds (default: as configured, else 10); it never takes
+    longer, whatever the exporters do.  Afterwards requests are no-ops until ``configure()`` is called again.
+    """
+    with _default.lock:
+        pipeline = _default.pipeline if _default.pid == os.getpid() else None
+        settings, _default.settings, _default.pipeline = _default.settings, None, None
+    if pipeline is None or settings is None:
+        return True
+    done = pipeline.shutdown(settings.shutdown_timeout if timeout is None else timeout)
+    if not done:
+        logger.warning("shutdown gave up on an exporter that does not answer; what it held is lost")
+    return done
+
+
+def _at_exit() -> None:
+    shutdown()
+
+

@@ -1,0 +1,107 @@
+"""The attributes a finished request leaves on its span.  Absent is absent: nothing is written that is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
+
+_DURATIONS = {
+    "queue_wait": semconv.QUEUE_WAIT,
+    "preprocessing": semconv.PREPROCESSING,
+    "prefill": semconv.PREFILL,
+    "ttft": semconv.TTFT,
+    "tpot": semconv.TPOT,
+    "decode_time": semconv.DECODE_TIME,
+    "token_span": semconv.TOKEN_SPAN,
+    "e2e": semconv.E2E,
+}
+_VLLM = {
+    "queue_wait": "gen_ai.latency.time_in_queue",
+    "ttft": "gen_ai.latency.time_to_first_token",
+    "e2e": "gen_ai.latency.e2e",
+    "prefill": "gen_ai.latency.time_in_model_prefill",
+    "decode_time": "gen_ai.latency.time_in_model_decode",
+}
+
+
+def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, Any]:
+    """Return every attribute that is known at the end; ``compat='vllm'`` adds that engine's ``gen_ai.latency.*``."""
+    attributes = {
+        **_ending(finished, verdict),
+        **_usage(finished, verdict),
+        **_attribution(verdict),
+        **{_DURATIONS[name]: value for name, value in verdict.seconds.items()},
+        **_preemption(finished, verdict),
+        **_gaps(finished, verdict),
+        **_notes(finished, verdict),
+    }
+    if compat == "vllm":
+        attributes.update(_vllm(verdict))
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _ending(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+    return {
+        semconv.OUTCOME: verdict.outcome,
+        semconv.FAILURE_STAGE: verdict.failure_stage,
+        semconv.END_REASON: finished.reason,
+        semconv.ERROR_TYPE: finished.error_type,
+        # A span whose events the SDK dropped proves nothing about the server.
+        semconv.LEGAL: None if finished.truncated else not finished.violations,
+        semconv.VIOLATIONS: violation_total(finished.violations),
+    }
+
+
+def _usage(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+    given = finished.usage
+    return {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: given.get("input_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: given.get("output_tokens", verdict.output_tokens),
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: given.get("cached_tokens"),
+        semconv.STREAMED_TOKENS: verdict.output_tokens,
+    }
+
+
+def _attribution(verdict: Verdict) -> dict[str, Any]:
+    shares = verdict.shares or {}
+    return {
+        semconv.BOTTLENECK: verdict.bottleneck,
+        semconv.DOMINANT_STAGE: verdict.dominant_stage,
+        semconv.DOMINANT_SHARE: verdict.dominant_share,
+        **{semconv.SHARE_PREFIX + stage: share for stage, share in shares.items()},
+    }
+
+
+def _preemption(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+    times = sum(finished.preemptions.values())
+    return {semconv.PREEMPTED: verdict.preempted, semconv.PREEMPTIONS: times or None}
+
+
+def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+    longest = finished.longest_gap
+    attributes = {semconv.ITL_MAX: None if longest is None else longest / SECOND}
+    if finished.gaps_held:
+        attributes[semconv.ITL_P50] = verdict.itl(0.5)
+        attributes[semconv.ITL_P95] = verdict.itl(0.95)
+        attributes[semconv.ITL_P99] = verdict.itl(0.99)
+    return attributes
+
+
+def _notes(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+    met = None if verdict.slo is None else verdict.slo["all"]
+    return {
+        semconv.EVENTS_DROPPED: finished.events_dropped or None,
+        semconv.CLIENT_DISCONNECTED: finished.client_disconnected or None,
+        semconv.DELIVERED: None if finished.delivered is None else finished.delivered / SECOND,
+        semconv.SLO_MET: met,
+    }
+
+
+def _vllm(verdict: Verdict) -> dict[str, Any]:
+    attributes: dict[str, Any] = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
+    if "prefill" in verdict.seconds and "decode_time" in verdict.seconds:
+        inference = verdict.seconds["prefill"] + verdict.seconds["decode_time"]
+        attributes["gen_ai.latency.time_in_model_inference"] = inference
+    return attributes

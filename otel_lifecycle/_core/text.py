@@ -1,0 +1,42 @@
+"""Strings that come from outside, made fit for a label, a log line and an OTLP message."""
+
+from __future__ import annotations
+
+import re
+
+MAX_LENGTH = 256
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_.]{1,64}\Z")
+
+
+def clean(text: str) -> str:
+    """Return the text as valid UTF-8 without control characters, cut at 256 characters."""
+    cut = text[:MAX_LENGTH]
+    if cut.isascii() and cut.isprintable():
+        return cut
+    return _CONTROL.sub("", cut.encode("utf-8", "replace").decode("utf-8"))
+
+
+def is_identifier(text: str) -> bool:
+    """Return whether the text may be an error type: letters, digits, ``_`` and ``.``, up to 64."""
+    return _IDENTIFIER.match(text) is not None
+
+
+class Bounded:
+    """A set of names that grows to a maximum; every name beyond it is ``_OTHER``."""
+
+    __slots__ = ("_maximum", "_names")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._names: dict[str, str] = {}
+
+    def admit(self, name: str) -> str:
+        """Return the name, or ``_OTHER`` once the maximum of others is known."""
+        known = self._names.get(name)
+        if known is not None:
+            return known
+        # Two threads may pass here together; the maximum is then exceeded by one, and stays bounded.
+        if len(self._names) >= self._maximum:
+            return "_OTHER"
+        return self._names.setdefault(name, name)

@@ -1,0 +1,142 @@
+"""From a finished request to everything that is said of it: durations in seconds, shares, bottleneck, SLO, gaps.
+
+The live handle and the reader of foreign spans both make a :class:`Finished`; :func:`assess` turns it into a
+:class:`Verdict`; instruments and span attributes are written from the two and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.metrics import compute_request_metrics
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, dominant, stage_shares
+from otel_lifecycle._core.report import Report
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._core.workload import quantile
+from otel_lifecycle.errors import InvalidValue
+from otel_lifecycle.semconv import VIOLATION_KINDS, WIRE_STAGE
+
+SECOND = 1e9
+"""Nanoseconds in a second; dividing by it rounds once, multiplying by 1e-9 twice."""
+
+DURATIONS = ("queue_wait", "preprocessing", "prefill", "ttft", "tpot", "decode_time", "token_span", "e2e")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request that has ended, as it is handed on: times in integer nanoseconds of one axis.
+
+    ``unmarked``: nobody had marked a stage, so an abnormal end came in none.  ``usage``: the token counts the server
+    gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.  ``longest_gap``: the longest ITL gap, those that
+    are no longer held included; ``gaps_held``: whether ``report['itl']`` has all of them.
+    """
+
+    report: Report
+    reason: str | None = None
+    error_type: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+    preemptions: Mapping[str, int] = field(default_factory=dict)
+    unmarked: bool = False
+    truncated: bool = False
+    longest_gap: int | None = None
+    gaps_held: bool = True
+    events_dropped: int = 0
+    client_disconnected: bool = False
+    delivered: int | None = None
+    role: str = "whole"
+    traffic: str = "live"
+    operation: str = "chat"
+    provider: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a finished request amounts to.
+
+    ``seconds``: the durations of the contract that are known.  ``stages``: seconds of every stage that finished
+    (decode: by any end), under its name on the wire.  ``gaps``: every ITL sample at hand, sorted, in nanoseconds.
+    ``output_tokens``: as the marks count them, or else the usage figure.  ``slo``: the objectives that were judged.
+    """
+
+    outcome: str
+    failure_stage: str | None
+    seconds: Mapping[str, float]
+    stages: Mapping[str, float]
+    output_tokens: int | None
+    gaps: list[int]
+    shares: Mapping[str, float] | None
+    bottleneck: str | None
+    dominant_share: float | None
+    preempted: float | None
+    slo: Mapping[str, bool] | None
+
+    @property
+    def dominant_stage(self) -> str | None:
+        """The stage with the largest share, whether it reaches the threshold or not."""
+        return max(self.shares, key=self.shares.__getitem__) if self.shares else None
+
+    @property
+    def convention_time_per_output_token(self) -> float | None:
+        """The GenAI convention's own figure: (e2e - ttft) / (tokens after the first)."""
+        after_first = (self.output_tokens or 0) - 1
+        if after_first < 1 or "e2e" not in self.seconds or "ttft" not in self.seconds:
+            return None
+        return (self.seconds["e2e"] - self.seconds["ttft"]) / after_first
+
+    def itl(self, q: float) -> float | None:
+        """Return a quantile of the gaps in seconds; None of none."""
+        gap = quantile(self.gaps, q)
+        return None if gap is None else gap / SECOND
+
+
+def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: Slo | None = None) -> Verdict:
+    """Judge one finished request."""
+    report = finished.report
+    metrics = compute_request_metrics(report)
+    seconds = {name: metrics[name] / SECOND for name in DURATIONS if metrics[name] is not None}
+    shares = _shares(finished, metrics)
+    bottleneck, share = dominant(shares, threshold)
+    completed = report["status"] == "completed"
+    judged = slo is not None and report["status"] != "incomplete"
+    failed_in = None if finished.unmarked else report["failure_stage"]
+    return Verdict(
+        outcome=report["status"],
+        failure_stage=None if failed_in is None else WIRE_STAGE[failed_in],
+        seconds=seconds,
+        stages=_stages(report, seconds),
+        output_tokens=metrics["streamed_tokens"],
+        gaps=sorted(report["itl"]),
+        shares=shares,
+        bottleneck=bottleneck,
+        dominant_share=share,
+        preempted=_preempted(report),
+        slo=slo.judge(seconds, completed=completed) if judged and slo is not None else None,
+    )
+
+
+def _shares(finished: Finished, metrics: Mapping[str, Any]) -> dict[str, float] | None:
+    try:
+        return stage_shares(finished.report, metrics)
+    except InvalidValue:  # Every boundary at one instant: there is nothing to share out.
+        return None
+
+
+def _stages(report: Report, seconds: Mapping[str, float]) -> dict[str, float]:
+    stages = get_shape(report["shape"]).stages
+    return {stage.name: seconds[stage.metric] for stage in stages if stage.metric in seconds}
+
+
+def _preempted(report: Report) -> float | None:
+    """Seconds preempted in all; None where there was none, or one of unknown length."""
+    lost = list(report["preempted"].values())
+    return None if not lost or None in lost else sum(lost) / SECOND
+
+
+def violation_total(violations: Mapping[str, int]) -> int:
+    """Return the number of violations of all kinds."""
+    return sum(violations.get(kind, 0) for kind in VIOLATION_KINDS)

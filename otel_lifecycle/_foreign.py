@@ -1,0 +1,166 @@
+"""Lifecycle spans that the request API did not make: read, judged, and rebuilt with their attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.attributes import end_attributes
+from otel_lifecycle._core.checker import Checker, Violation
+from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, TERMINAL_EVENTS, TERMINAL_STATES
+from otel_lifecycle._core.report import build_report
+from otel_lifecycle._core.text import clean, is_identifier
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle.errors import LifecycleError, MissingTerminal
+
+MAX_SHOWN_VIOLATIONS: Final = 32
+
+
+class Truncated(LifecycleError):
+    """The SDK dropped events of a span: what is missing cannot be called illegal."""
+
+    kind = "truncated"
+
+
+def is_lifecycle(span: ReadableSpan) -> bool:
+    """Return whether a span that is not ours carries an ``arrive`` event.
+
+    A span that lost its oldest events has lost its arrival first: with events dropped, one that bears nothing but events
+    of the lifecycle is one too.
+    """
+    if span.instrumentation_scope is not None and span.instrumentation_scope.name == semconv.SCOPE:
+        return False
+    names = {event.name for event in span.events}
+    return "arrive" in names or bool(span.dropped_events and names and names <= EVENTS)
+
+
+def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
+    """Replay a foreign span's events through the checker; return what it amounts to and what was wrong."""
+    violations: list[Violation] = []
+    attributes = span.attributes or {}
+    shape = attributes.get(semconv.SHAPE)
+    timeline = Timeline(SHAPES.get(shape if isinstance(shape, str) else "default", SHAPES["default"]))
+    checker = Checker(timeline, violations.append)
+    if span.dropped_events:
+        checker.violate(Truncated("the SDK dropped events of this span"))
+        status = _truncated_status(span)
+    else:
+        status = _replay(span, timeline, checker)
+    return _finished(timeline, checker, status, attributes, truncated=bool(span.dropped_events)), violations
+
+
+def _replay(span: ReadableSpan, timeline: Timeline, checker: Checker) -> str:
+    for event in span.events:
+        if event.name in EVENTS:
+            given: Mapping[str, Any] = event.attributes or {}
+            default = None if event.name == "output" else 1
+            checker.apply(event.name, event.timestamp, given.get("count", default), given.get("choice", 0))
+    if timeline.state not in TERMINAL_STATES:
+        checker.violate(MissingTerminal("the span ended without a terminal event", state=timeline.state))
+        return "incomplete"
+    return timeline.state
+
+
+def _truncated_status(span: ReadableSpan) -> str:
+    """How a truncated span ended; that is all its events still prove."""
+    ends = [TERMINAL_EVENTS[event.name] for event in span.events if event.name in TERMINAL_EVENTS]
+    return ends[0] if ends else "incomplete"
+
+
+def _finished(
+    timeline: Timeline, checker: Checker, status: str, attributes: Mapping[str, Any], *, truncated: bool
+) -> Finished:
+    usage = {
+        name: value
+        for name, key in (
+            ("input_tokens", semconv.GEN_AI_USAGE_INPUT_TOKENS),
+            ("output_tokens", semconv.GEN_AI_USAGE_OUTPUT_TOKENS),
+            ("cached_tokens", semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS),
+        )
+        if isinstance(value := attributes.get(key), int) and not isinstance(value, bool) and value >= 0
+    }
+    report = build_report(timeline, status, token_times=False, usage=usage.get("output_tokens"))
+    if truncated:
+        report["output_tokens"] = usage.get("output_tokens")
+    longest = [gap for _, choice in timeline.choices() if (gap := choice.longest_gap) is not None]
+    return Finished(
+        report=report,
+        reason=_reason(attributes),
+        error_type=_error_type(status, attributes),
+        usage=usage,
+        violations={str(kind): count for kind, count in checker.counts.items()},
+        preemptions=dict(timeline.preemptions),
+        truncated=truncated,
+        longest_gap=max(longest, default=None),
+        role=_text(attributes, semconv.ROLE) or "whole",
+        traffic=_text(attributes, semconv.TRAFFIC) or "live",
+        operation=_text(attributes, semconv.GEN_AI_OPERATION_NAME) or "chat",
+        provider=_text(attributes, semconv.GEN_AI_PROVIDER_NAME),
+        model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
+    )
+
+
+def _text(attributes: Mapping[str, Any], key: str) -> str | None:
+    value = attributes.get(key)
+    return clean(value) or None if isinstance(value, str) else None
+
+
+def _reason(attributes: Mapping[str, Any]) -> str | None:
+    reason = _text(attributes, semconv.END_REASON)
+    return None if reason is None else reason if reason in semconv.REASONS else semconv.OTHER
+
+
+def _error_type(status: str, attributes: Mapping[str, Any]) -> str | None:
+    if status == "timed_out":
+        return "timeout"
+    given = _text(attributes, semconv.ERROR_TYPE)
+    if status != "failed":
+        return None
+    return given if given is not None and is_identifier(given) else semconv.OTHER
+
+
+def rebuild(
+    span: ReadableSpan, finished: Finished, verdict: Verdict, violations: list[Violation], *, compat: str | None = None
+) -> ReadableSpan:
+    """Return the span with its attribution and its violations; what the SDK dropped of it stays counted."""
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat)},
+        events=_with_violations(span, violations),
+        links=span._links,  # noqa: SLF001  # the public property forgets how many were dropped
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:
+    if not violations:
+        return span._events  # noqa: SLF001  # the public property forgets how many were dropped
+    shown = [
+        Event(semconv.VIOLATION_SPAN_EVENT, _violation_attributes(violation), span.end_time)
+        for violation in violations[:MAX_SHOWN_VIOLATIONS]
+    ]
+    events = [*span.events, *shown]
+    bounded = BoundedList.from_seq(len(events), events)
+    bounded.dropped = span.dropped_events
+    return bounded
+
+
+def _violation_attributes(violation: Violation) -> dict[str, Any]:
+    attributes = {
+        semconv.VIOLATION_KIND: violation.kind,
+        semconv.VIOLATION_STATE: violation.state,
+        semconv.VIOLATION_EVENT: violation.event,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}

@@ -1,0 +1,69 @@
+"""From a verdict to metrics: which of a request's figures go into which instrument."""
+
+from __future__ import annotations
+
+from opentelemetry.context import Context
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._instruments.instruments import Combination, Instruments
+
+
+def record_finished(
+    instruments: Instruments, finished: Finished, verdict: Verdict, context: Context | None = None
+) -> None:
+    """Record everything a finished request adds to the metrics; ``context`` is that of its span, for exemplars.
+
+    The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
+    """
+    labels = instruments.labels(finished)
+    for stage, seconds in verdict.stages.items():
+        instruments.record(semconv.STAGE_DURATION, seconds, labels, stage, context=context)
+    for kind, count in finished.violations.items():
+        instruments.add(semconv.TRANSITION_VIOLATIONS, count, labels, kind, context=context)
+    if finished.role != "whole":
+        return
+    _record_outcome(instruments, finished, verdict, labels, context)
+    _record_tokens(instruments, finished, verdict, labels, context)
+    for state, count in finished.preemptions.items():
+        instruments.add(semconv.PREEMPTION_COUNT, count, labels, semconv.WIRE_STAGE[state], context=context)
+    for objective, met in (verdict.slo or {}).items():
+        instruments.add(semconv.SLO_RESULTS, 1, labels, objective, met, context=context)
+    if finished.traffic == "live":
+        _record_convention(instruments, finished, verdict, labels, context)
+
+
+def _record_outcome(
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+) -> None:
+    error = instruments.error(finished.error_type)
+    own = (verdict.outcome, verdict.failure_stage, verdict.bottleneck, error)
+    instruments.add(semconv.REQUESTS, 1, labels, *own, context=context)
+    for metric, name in (
+        (semconv.REQUEST_DURATION, "e2e"),
+        (semconv.TIME_TO_FIRST_TOKEN, "ttft"),
+        (semconv.TIME_PER_OUTPUT_TOKEN, "tpot"),
+    ):
+        instruments.record(metric, verdict.seconds.get(name), labels, verdict.outcome, context=context)
+
+
+def _record_tokens(
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+) -> None:
+    instruments.record_gaps(verdict.gaps, labels, context)
+    counts = {"input": finished.usage.get("input_tokens"), "output": verdict.output_tokens}
+    for direction, count in counts.items():
+        if count:
+            instruments.add(semconv.TOKENS, count, labels, direction, context=context)
+
+
+def _record_convention(
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+) -> None:
+    """The GenAI convention's server metrics; its TTFT and time per output token are of successful responses only."""
+    error = instruments.error(finished.error_type)
+    instruments.record(semconv.GEN_AI_REQUEST_DURATION, verdict.seconds.get("e2e"), labels, error, context=context)
+    if verdict.outcome == "completed":
+        ttft, per_token = verdict.seconds.get("ttft"), verdict.convention_time_per_output_token
+        instruments.record(semconv.GEN_AI_TIME_TO_FIRST_TOKEN, ttft, labels, context=context)
+        instruments.record(semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN, per_token, labels, context=context)

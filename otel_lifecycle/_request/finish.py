@@ -1,0 +1,264 @@
+"""The end of a request: judge it, write its span, close its record.  From here on nothing moves it."""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter_ns
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+from otel_lifecycle import _registry
+from otel_lifecycle._core.report import build_report
+from otel_lifecycle._core.tokens import fold
+from otel_lifecycle._core.verdict import Finished, assess
+from otel_lifecycle._request import emit
+from otel_lifecycle._request.clock import NOW
+from otel_lifecycle._request.endings import Ending
+from otel_lifecycle._request.record import Record
+from otel_lifecycle.errors import ForeignClock, LifecycleError, MissingTerminal
+
+logger = logging.getLogger("otel_lifecycle")
+
+FOLD_ABOVE: Final = 16_384
+"""Token times a request holds before a sweep folds them."""
+
+SETTLED_NS: Final = 10 * 10**9
+"""After the last token past the end, how long until what was wasted is recorded."""
+
+ABANDONED: Final = "abandoned"
+
+
+def end(record: Record, ending: Ending, at_ns: Any = NOW, *, remote: bool = False) -> bool:
+    """End a request by a terminal event, if the state allows it; return whether it did.
+
+    ``remote``: at a time that the clock of another process gave.
+    """
+    with record.lock:
+        if record.status is not None:
+            record.after_end(ending.event)
+            return False
+        record.set_hot(None)
+        _take_tokens(record)
+        marked = record.mark_remote(ending.event, at_ns) if remote else record.mark(ending.event, at_ns)
+        if not marked:
+            return False
+        record.ending = ending
+        _judge_clocks(record)
+        _close(record, record.timeline.state)
+    _finish(record)
+    return True
+
+
+def end_incomplete(record: Record, reason: str | None = None) -> None:
+    """End a request that got no terminal event: it is no success and no failure, and that is a violation."""
+    with record.lock:
+        if record.status is not None:
+            return
+        record.set_hot(None)
+        _take_tokens(record)
+        missing = _missing(record)
+        strict, record.checker.strict = record.checker.strict, False
+        record.violate(missing)
+        record.ending = Ending("", reason)
+        _judge_clocks(record)
+        _close(record, "incomplete")
+    _finish(record)
+    if strict:
+        raise missing
+
+
+class OpenRecord(Record):
+    """A record as the registry holds it: what may end it when no call of its server does."""
+
+    __slots__ = ()
+
+    def abandoned(self) -> None:
+        """Its handle is gone."""
+        abandon(self)
+
+    def sweep(self, now: int) -> None:
+        """Keep its memory bounded."""
+        sweep(self, now)
+
+    def end_by_shutdown(self) -> None:
+        """Its processor shuts down."""
+        shut_down(self)
+
+
+def abandon(record: Record) -> None:
+    """End a request whose handle is gone, or record what came after its end."""
+    if record.status is None:
+        # A dropped handle is nobody's call that could raise.
+        record.checker.strict = False
+        end_incomplete(record, ABANDONED)
+    flush_late(record)
+
+
+def shut_down(record: Record) -> None:
+    """End a request because the processor shuts down; what its handle does later is ignored."""
+    if record.status is None:
+        record.checker.strict = False
+        end(record, Ending("cancel", "shutdown"))
+    flush_late(record)
+    record.silenced = True
+
+
+def _missing(record: Record) -> MissingTerminal:
+    allowed = tuple(record.timeline.shape.table[record.state])
+    return MissingTerminal(
+        f"the request was left while {record.state}, without a terminal event", state=record.state, allowed=allowed
+    )
+
+
+def _take_tokens(record: Record) -> None:
+    """Take the token times off the list that the hot path appends to.
+
+    A thread that is in the middle of that append still holds the list: what it appends afterwards came after the end
+    and stays in ``record.late``.
+    """
+    log = record.timeline.tokens.get(0)
+    if log:
+        taken = log[:]
+        del log[: len(taken)]
+        record.timeline.tokens[0] = taken
+        record.late = log
+
+
+def _judge_clocks(record: Record) -> None:
+    """Count it, once, where the engine's clock and ours are proven to disagree; that is nobody's call to raise from."""
+    if record.timeline.clocks_apart():
+        strict, record.checker.strict = record.checker.strict, False
+        record.violate(ForeignClock("the engine's clock and ours disagree", state=record.in_stage, event="record"))
+        record.checker.strict = strict
+
+
+def _close(record: Record, status: str) -> None:
+    record.status = status
+    record.ended_at = perf_counter_ns()
+
+
+def _finish(record: Record) -> None:
+    """Judge and emit.  Telemetry never breaks its host: whatever goes wrong here is logged, and the span ends."""
+    try:
+        finished = _finished(record)
+        assessor = record.assessor
+        if assessor is None and record.span.is_recording():
+            assessor = record.assessor = _registry.assessor_for(record.source.provider())
+        if assessor is None:
+            verdict, token_times, compat = assess(finished), False, None
+        else:
+            verdict = assessor.assess(finished, exemplar_context(record))
+            token_times, compat = assessor.token_times, assessor.compat
+        emit.write(record, finished, verdict, token_times=token_times, compat=compat)
+    except Exception:  # noqa: BLE001  # the server's request must not fail for our sake
+        logger.exception("a request could not be assessed")
+    finally:
+        _registry.close_request(record.ticket)
+        emit.end_span(record)
+    _registry.housekeep()
+
+
+def exemplar_context(record: Record) -> Context:
+    """Return a context whose current span is the request's, for exemplars."""
+    if record.span_context is None:
+        record.span_context = set_span_in_context(NonRecordingSpan(record.span.get_span_context()), Context())
+    return record.span_context
+
+
+def _finished(record: Record) -> Finished:
+    timeline, labels, ending = record.timeline, record.labels, record.ending
+    usage = record.usage
+    longest = [gap for _, choice in timeline.choices() if (gap := choice.longest_gap) is not None]
+    report = build_report(timeline, record.status or "incomplete", token_times=False, usage=usage.get("output_tokens"))
+    if record.unmarked:
+        report["failure_stage"] = None
+    record.report = report
+    return Finished(
+        report=report,
+        reason=ending.reason,
+        error_type=ending.error_type,
+        usage=dict(usage),
+        violations={str(kind): count for kind, count in record.checker.counts.items()},
+        preemptions=dict(timeline.preemptions),
+        unmarked=record.unmarked,
+        longest_gap=max(longest, default=None),
+        gaps_held=not timeline.folded,
+        events_dropped=record.events_dropped,
+        client_disconnected=record.disconnected,
+        delivered=record.delivered,
+        role=labels.role,
+        traffic=labels.traffic,
+        operation=labels.operation,
+        provider=labels.provider,
+        model=labels.model,
+    )
+
+
+def sweep(record: Record, now: int) -> None:
+    """Fold token logs that have grown long; record what came after the end and has settled."""
+    if record.ended:
+        if record.late_at and now - record.late_at >= SETTLED_NS:
+            flush_late(record)
+        return
+    timeline = record.timeline
+    for choice, log in list(timeline.tokens.items()):
+        if len(log) <= FOLD_ABOVE:
+            continue
+        with record.lock:
+            if record.ended:
+                return
+            timeline.folded[choice], gaps = fold(log, timeline.folded.get(choice))
+        if record.assessor is not None and labels_count(record):
+            record.assessor.record_gaps(gaps, record.labels, exemplar_context(record))
+
+
+def labels_count(record: Record) -> bool:
+    """Whether the request's tokens and times are counted: those of a whole request are, those of its parts are not."""
+    return record.labels.role == "whole"
+
+
+def flush_late(record: Record) -> None:
+    """Record the tokens that came after the end, and their lag, once for each time they settle."""
+    with record.lock:
+        late, record.late = record.late, []
+        if late:
+            # From a thread that was in the middle of token() when the request ended.
+            record.late_token(len(late))
+        count, last, record.late_count, record.late_at = record.late_count, record.late_at, 0, 0
+        _registry.close_request(record.ticket)
+    if last and record.assessor is not None:
+        lag = max(0, last - record.ended_at)
+        record.assessor.record_wasted(count, lag, record.labels, exemplar_context(record))
+
+
+def report_of(record: Record) -> dict[str, Any] | None:
+    """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
+    report = record.report
+    if report is None:
+        return None
+    full = build_report(
+        record.timeline, report["status"], token_times=True, usage=record.usage.get("output_tokens")
+    )
+    full["failure_stage"] = report["failure_stage"]
+    return to_epoch(full, record.offset)
+
+
+def to_epoch(report: dict[str, Any], offset: int) -> dict[str, Any]:
+    """Return a report whose instants are moved by ``offset``; durations stay."""
+
+    def moved(time: int | None) -> int | None:
+        return None if time is None else time + offset
+
+    return {
+        **report,
+        "timestamps": {key: moved(time) for key, time in report["timestamps"].items()},
+        "token_times": [moved(time) for time in report["token_times"]],
+        "choices": {
+            number: {**choice, "first": moved(choice["first"]), "last": moved(choice["last"])}
+            for number, choice in report["choices"].items()
+        },
+    }
+
+

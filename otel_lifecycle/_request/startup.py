@@ -1,0 +1,87 @@
+"""Cold starts: loading, compiling and warming up, recorded apart from requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context, use_span
+
+from otel_lifecycle import _registry, semconv
+from otel_lifecycle._core.text import clean, is_identifier
+from otel_lifecycle._request import conditions
+from otel_lifecycle._request.endings import error_type
+from otel_lifecycle._request.tracing import source_of
+from otel_lifecycle.errors import ConfigurationError, InvalidValue
+
+CONDITIONS = ("model", "revision", "dtype", "backend", "backend_version")
+MAX_PARAMETERS = 64
+
+
+@contextmanager
+def startup(
+    phase: str,
+    *,
+    hardware: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    tracer_provider: TracerProvider | None = None,
+    **given: Any,
+) -> Iterator[None]:
+    """Record a cold-start phase, such as ``load_model``, ``compile`` or ``warm_up``: a block, or a decorator.
+
+    It becomes a span ``startup {phase}`` and, if the block is left normally, a sample of ``inference.startup.duration``
+    (seconds).  ``hardware``: what it runs on.  ``parameters``: how the server was launched.  Further: ``model``,
+    ``revision``, ``dtype``, ``backend``, ``backend_version``.  An exception leaves its type on the span and goes on.
+
+    Raises ConfigurationError for a phase that is no identifier, a condition that does not exist or cannot be.
+    """
+    attributes = _attributes(phase, hardware, parameters, given)
+    source = source_of(tracer_provider)
+    claim = _registry.Claim()
+    context = _registry.with_claim(get_current(), claim)
+    span = source.tracer.start_span(f"startup {phase}", context, kind=SpanKind.INTERNAL, attributes=attributes)
+    assessor = claim.assessor or _registry.assessor_for(source.provider())
+    began = perf_counter_ns()
+    try:
+        with use_span(span, record_exception=False, set_status_on_exception=False):
+            yield
+    except BaseException as error:
+        span.set_attribute(semconv.ERROR_TYPE, error_type(error))
+        span.set_status(Status(StatusCode.ERROR))
+        raise
+    else:
+        if assessor is not None:
+            exemplar = set_span_in_context(NonRecordingSpan(span.get_span_context()), Context())
+            seconds = (perf_counter_ns() - began) / 1e9
+            assessor.record_startup(phase, seconds, attributes.get(semconv.GEN_AI_REQUEST_MODEL), exemplar)
+    finally:
+        span.end()
+
+
+def _attributes(
+    phase: str, hardware: str | None, parameters: Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not is_identifier(str(phase)):
+        raise ConfigurationError(f"the phase is {phase!r:.80}; it must be letters, digits, _ and ., up to 64")
+    attributes: dict[str, Any] = {semconv.STARTUP_PHASE: phase}
+    try:
+        if hardware is not None:
+            attributes[semconv.HARDWARE] = conditions.read_text("hardware", hardware)
+        for name, value in conditions.given(given).items():
+            if name not in CONDITIONS:
+                raise InvalidValue(f"no condition {name!r:.80} of a startup; there are {', '.join(CONDITIONS)}")
+            attribute, read = conditions.read_condition(name, value)
+            attributes[attribute] = read
+    except InvalidValue as error:
+        raise ConfigurationError(str(error)) from error
+    for name, value in list((parameters or {}).items())[:MAX_PARAMETERS]:
+        attributes[semconv.STARTUP_PARAMETER_PREFIX + clean(str(name))] = _parameter(value)
+    return attributes
+
+
+def _parameter(value: Any) -> Any:
+    """A number or a flag as it is, anything else as text."""
+    return value if isinstance(value, (bool, int, float)) else clean(str(value))

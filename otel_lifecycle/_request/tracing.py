@@ -1,0 +1,63 @@
+"""The tracer a request's spans come from, one for each provider, with the names its spans may bear."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, Tracer, TracerProvider
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.text import MAX_LENGTH, Bounded
+from otel_lifecycle._version import __version__
+
+MAX_MODELS: Final = 32
+MAX_OPERATIONS: Final = 32
+
+
+class Source:
+    """A tracer and the bounded sets that keep its span names few.
+
+    The provider is held weakly: a cache must not keep a test's provider alive.
+    """
+
+    __slots__ = ("_models", "_operations", "provider", "tracer")
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self.provider = _weak(provider)
+        self.tracer: Tracer = provider.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
+        self._models = Bounded(MAX_MODELS)
+        self._operations = Bounded(MAX_OPERATIONS)
+
+    def span_name(self, operation: str, model: str | None) -> str:
+        """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""
+        name = self._operations.admit(operation)
+        return name if model is None else f"{name} {self._models.admit(model)}"[:MAX_LENGTH]
+
+
+def _weak(provider: Any) -> Any:
+    try:
+        return weakref.ref(provider)
+    except TypeError:
+        return lambda: provider
+
+
+_sources: weakref.WeakKeyDictionary[TracerProvider, Source] = weakref.WeakKeyDictionary()
+
+
+def source_of(provider: TracerProvider | None) -> Source:
+    """Return the source of a provider; without one, of the global one as it is now."""
+    provider = trace.get_tracer_provider() if provider is None else provider
+    try:
+        source = _sources.get(provider)
+        if source is None:
+            source = _sources[provider] = Source(provider)
+    except TypeError:  # A provider that cannot be hashed or weakly held is asked anew each time.
+        source = Source(provider)
+    return source
+
+
+def span_kind(parent: trace.SpanContext) -> SpanKind:
+    """Return SERVER under a remote parent or none, else INTERNAL."""
+    return SpanKind.SERVER if not parent.is_valid or parent.is_remote else SpanKind.INTERNAL

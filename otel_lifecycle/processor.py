@@ -1,0 +1,194 @@
+"""The span processor that checks lifecycles and turns finished requests into metrics and attribution.
+
+Requests of the API are handed to it by their handle, right before the span ends, because the SDK freezes a span before
+any processor may still write to it.  Foreign spans, those of the plain OpenTelemetry API or another library that carry
+an ``arrive`` event, are assessed at their end and handed on rebuilt:
+``LifecycleSpanProcessor(BatchSpanProcessor(exporter))``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opentelemetry import metrics
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+from otel_lifecycle import _registry, semconv
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._core.verdict import Finished, Verdict, assess
+from otel_lifecycle._foreign import is_lifecycle, read_foreign, rebuild
+from otel_lifecycle._instruments.instruments import instruments_of
+from otel_lifecycle._instruments.recording import record_finished
+from otel_lifecycle.errors import ConfigurationError
+
+logger = logging.getLogger("otel_lifecycle")
+
+COMPAT = (None, "vllm")
+
+
+class LifecycleSpanProcessor(SpanProcessor):
+    """Checks every transition; records metrics; writes attribution.
+
+    ``next``: a processor that every span is handed on to, foreign ones with their attribution.  ``meter_provider``: where
+    the metrics go; the global one by default.  ``dominance_threshold``: the share, in (0, 1], from which a stage is the
+    bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for tests and
+    development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that engine's
+    ``gen_ai.latency.*`` attributes besides.
+
+    Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
+    """
+
+    def __init__(
+        self,
+        next: SpanProcessor | None = None,  # noqa: A002  # the contract's name
+        *,
+        meter_provider: metrics.MeterProvider | None = None,
+        dominance_threshold: float = DOMINANCE_THRESHOLD,
+        slo: Slo | None = None,
+        strict: bool = False,
+        token_times: bool = False,
+        compat: str | None = None,
+    ) -> None:
+        if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
+            raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
+        if slo is not None and not isinstance(slo, Slo):
+            raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
+        if compat not in COMPAT:
+            raise ConfigurationError(f"compat is {compat!r:.80}; it must be None or 'vllm'")
+        for name, flag in (("strict", strict), ("token_times", token_times)):
+            if not isinstance(flag, bool):
+                raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
+        self.survives_fork = False
+        self.strict = strict
+        self.token_times = token_times
+        self.compat = compat
+        self._next = next
+        self._threshold = check_threshold(dominance_threshold)
+        self._slo = slo
+        self._shut_down = False
+        self._warned: set[str] = set()
+        self._instruments = instruments_of(
+            metrics.get_meter_provider() if meter_provider is None else meter_provider
+        )
+        self._instruments.attach(self)
+        _registry.add_processor(self)
+
+    # ------------------------------------------------------------------------------------------------- the SDK's side
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Take the request whose span this is, unless another processor has."""
+        claim = _registry.claim_in(parent_context)
+        if claim is not None and not self._shut_down and not claim.take(self):
+            self.warn_twice()
+        if self._next is not None:
+            self._guard("on_start", self._next.on_start, span, parent_context)
+
+    def _on_ending(self, span: Span) -> None:
+        ending = getattr(self._next, "_on_ending", None)
+        if ending is not None:
+            self._guard("_on_ending", ending, span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Assess a foreign span; hand every span on."""
+        if not self._shut_down:
+            span = self._guard("on_end", self._assess_foreign, span) or span
+        if self._next is not None:
+            self._guard("on_end", self._next.on_end, span)
+
+    def shutdown(self) -> None:
+        """End every open request as cancelled, reason ``shutdown``; then shut the next processor down."""
+        if self._shut_down:
+            return
+        self.end_requests()
+        self._shut_down = True
+        _registry.remove_processor(self)
+        if self._next is not None:
+            self._guard("shutdown", self._next.shutdown)
+
+    def end_requests(self) -> None:
+        """End every open request as cancelled, reason ``shutdown``; nothing else is shut."""
+        self._guard("shutdown", _registry.end_all, self)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """End the requests whose handle is gone, then flush the next processor."""
+        self._guard("force_flush", _registry.housekeep, now=True)
+        if self._next is None:
+            return True
+        return bool(self._guard("force_flush", self._next.force_flush, timeout_millis))
+
+    # ------------------------------------------------------------------------------------------------- the handle's side
+
+    def assess(self, finished: Finished, context: Context | None) -> Verdict:
+        """Judge a finished request and record its metrics."""
+        verdict = assess(finished, threshold=self._threshold, slo=self._slo)
+        self._guard("record", record_finished, self._instruments, finished, verdict, context)
+        return verdict
+
+    def record_violation(self, kind: str, labels: _registry.Labels) -> None:
+        """Count a violation that came after the span was closed."""
+        instruments = self._instruments
+        self._guard(
+            "record", instruments.add, semconv.TRANSITION_VIOLATIONS, 1, instruments.labels(labels), kind
+        )
+
+    def record_wasted(self, tokens: int, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
+        """Record the tokens produced after the end, and how long after it the last of them came."""
+        self._guard("record", self._record_wasted, tokens, lag_ns, labels, context)
+
+    def _record_wasted(self, tokens: int, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
+        if labels.role != "whole":
+            return
+        bounded = self._instruments.labels(labels)
+        if tokens:
+            self._instruments.add(semconv.TOKENS, tokens, bounded, "wasted", context=context)
+        self._instruments.record(semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context)
+
+    def record_gaps(self, gaps: Sequence[int], labels: _registry.Labels, context: Context | None) -> None:
+        """Record gaps, in nanoseconds, of a stream that goes on."""
+        bounded = self._instruments.labels(labels)
+        self._guard("record", self._instruments.record_gaps, sorted(gaps), bounded, context)
+
+    def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
+        """Record a cold-start phase."""
+        self._guard("record", self._instruments.record_startup, phase, seconds, model, context)
+
+    def warn_twice(self) -> None:
+        """Say, once, that a request was seen by two processors."""
+        self._warn("twice", "a request is seen by two lifecycle processors; the first one counts it, once")
+
+    # ------------------------------------------------------------------------------------------------- foreign spans
+
+    def _assess_foreign(self, span: ReadableSpan) -> ReadableSpan:
+        if not is_lifecycle(span):
+            return span
+        finished, violations = read_foreign(span)
+        verdict = assess(finished, threshold=self._threshold, slo=self._slo)
+        if _registry.first_sight(span.context.trace_id, span.context.span_id):
+            context = set_span_in_context(NonRecordingSpan(span.context), Context())
+            record_finished(self._instruments, finished, verdict, context)
+        if self._next is None:
+            self._warn("bare", "a foreign lifecycle span gets no attribution: LifecycleSpanProcessor has no next")
+            return span
+        return rebuild(span, finished, verdict, violations, compat=self.compat)
+
+    # ------------------------------------------------------------------------------------------------- safety
+
+    def _guard(self, where: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call; what it raises is logged, once for each place, and goes no further: these calls are in span.end()."""
+        try:
+            return call(*arguments, **named)
+        except Exception:  # noqa: BLE001  # telemetry never breaks its host
+            if where not in self._warned:
+                self._warned.add(where)
+                logger.exception("%s failed; it is not said again", where)
+            return None
+
+    def _warn(self, what: str, message: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s", message)

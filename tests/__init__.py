@@ -1,0 +1,1 @@
+"""The tests; run by `make test`, explained in README.md beside this file."""

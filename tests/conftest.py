@@ -1,0 +1,90 @@
+"""Fixtures of the whole suite.
+
+``telemetry`` is a fresh set of providers around a LifecycleSpanProcessor, ``make_telemetry`` makes others;
+``otlp_grpc``, ``otlp_http`` and ``otlp`` (each in turn) are real receivers on loopback; ``fresh_globals`` gives the
+test a process without global providers.  Every test starts without OTEL_* variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
+    from tests.support.telemetry import Telemetry
+
+# No deadline: the machines that run this are shared, and time says nothing about right and wrong. In CI the same
+# examples each time, so that a failure is the change's own; elsewhere new ones, to find what nobody thought of.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the caller's OpenTelemetry settings, and keep loopback traffic off any proxy."""
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
+
+
+@pytest.fixture
+def fresh_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test set the global tracer and meter provider, and undo it."""
+    from tests.support.telemetry import forget_global_providers
+
+    forget_global_providers(monkeypatch)
+
+
+@pytest.fixture
+def make_telemetry() -> Iterator[Callable[..., Telemetry]]:
+    """Make Telemetry with arguments of one's own; all of them are shut down when the test ends."""
+    from tests.support.telemetry import Telemetry
+
+    with ExitStack() as stack:
+
+        def make(**arguments: Any) -> Telemetry:
+            telemetry = Telemetry(**arguments)
+            stack.callback(telemetry.shutdown)
+            return telemetry
+
+        yield make
+
+
+@pytest.fixture
+def telemetry(make_telemetry: Callable[..., Telemetry]) -> Telemetry:
+    """Fresh providers around a LifecycleSpanProcessor with its defaults."""
+    return make_telemetry()
+
+
+@pytest.fixture
+def otlp_grpc() -> Iterator[GrpcReceiver]:
+    """An OTLP receiver over gRPC."""
+    from tests.support.otlp_receiver import GrpcReceiver
+
+    with GrpcReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def otlp_http() -> Iterator[HttpReceiver]:
+    """An OTLP receiver over HTTP."""
+    from tests.support.otlp_receiver import HttpReceiver
+
+    with HttpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(params=["grpc", "http"])
+def otlp(request: pytest.FixtureRequest) -> OtlpReceiver:
+    """An OTLP receiver, once over each transport."""
+    receiver: OtlpReceiver = request.getfixturevalue(f"otlp_{request.param}")
+    return receiver

@@ -1,0 +1,1 @@
+"""Tests of the pure core: the table and the four functions."""

@@ -1,0 +1,1 @@
+"""What several tests share: receivers, fresh providers, plain values."""
