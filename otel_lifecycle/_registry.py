@@ -42,8 +42,11 @@ class Assessor(Protocol):
     def record_violation(self, kind: str, labels: Labels) -> None:
         """Count a violation that came after the span was closed."""
 
-    def record_wasted(self, tokens: int, lag_ns: int, labels: Labels, context: Context | None) -> None:
-        """Record the tokens produced after the end."""
+    def record_wasted(self, tokens: int, labels: Labels, context: Context | None) -> None:
+        """Count tokens produced after the end."""
+
+    def record_lag(self, lag_ns: int, labels: Labels, context: Context | None) -> None:
+        """Record how long after the end the last token was produced."""
 
     def record_gaps(self, gaps: list[int], labels: Labels, context: Context | None) -> None:
         """Record gaps (nanoseconds) of a stream that goes on."""

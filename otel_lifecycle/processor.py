@@ -136,17 +136,19 @@ class LifecycleSpanProcessor(SpanProcessor):
             "record", instruments.add, semconv.TRANSITION_VIOLATIONS, 1, instruments.labels(labels), kind
         )
 
-    def record_wasted(self, tokens: int, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
-        """Record the tokens produced after the end, and how long after it the last of them came."""
-        self._guard("record", self._record_wasted, tokens, lag_ns, labels, context)
+    def record_wasted(self, tokens: int, labels: _registry.Labels, context: Context | None) -> None:
+        """Count tokens produced after the end."""
+        if labels.role == "whole":
+            bounded = self._instruments.labels(labels)
+            self._guard("record", self._instruments.add, semconv.TOKENS, tokens, bounded, "wasted", context=context)
 
-    def _record_wasted(self, tokens: int, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
-        if labels.role != "whole":
-            return
-        bounded = self._instruments.labels(labels)
-        if tokens:
-            self._instruments.add(semconv.TOKENS, tokens, bounded, "wasted", context=context)
-        self._instruments.record(semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context)
+    def record_lag(self, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
+        """Record how long after the end the last token was produced."""
+        if labels.role == "whole":
+            bounded = self._instruments.labels(labels)
+            self._guard(
+                "record", self._instruments.record, semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context
+            )
 
     def record_gaps(self, gaps: Sequence[int], labels: _registry.Labels, context: Context | None) -> None:
         """Record gaps, in nanoseconds, of a stream that goes on."""

@@ -187,11 +187,11 @@ class _Reader:
 
     def slo(self) -> Slo | None:
         """The objectives: the argument, else those of OTEL_LIFECYCLE_SLO_TTFT, _TPOT and _E2E in seconds."""
-        given: Any = self._arguments.get("slo")
+        given: object = self._arguments.get("slo")
         if given is not None:
             if not isinstance(given, Slo):
                 raise ConfigurationError(f"slo is {given!r:.80}; it must be an otel_lifecycle.Slo")
-            return Slo(ttft=given.ttft, tpot=given.tpot, e2e=given.e2e)
+            return given
         limits = {item.name: self.get(f"slo_{item.name}", float)[0] for item in fields(Slo)}
         if all(limit is None for limit in limits.values()):
             return None

@@ -34,11 +34,27 @@ def build_report(
         "preempted": _preempted(timeline, apart),
         "output_tokens": _output_tokens(timeline, choices, usage),
         "choices": _choices(timeline, choices),
-        "itl": [gap for choice in choices.values() for gap in choice.gaps],
+        "itl": _gaps(choices),
     }
     if apart:
         report["foreign"] = frozenset(timeline.remote)
     return report
+
+
+def _gaps(choices: Mapping[int, Choice]) -> list[Time]:
+    """Return the ITL samples; none at all of a request with a chunk of unknown size, whose singles may be chunks too."""
+    if any(choice.tokens is None for choice in choices.values()):
+        return []
+    return [gap for choice in choices.values() for gap in choice.gaps]
+
+
+def longest_gap(timeline: Timeline) -> Time | None:
+    """Return the longest ITL sample, those of a folded beginning included; None where there is none."""
+    choices = dict(timeline.choices())
+    if any(choice.tokens is None for choice in choices.values()):
+        return None
+    longest = [gap for choice in choices.values() if (gap := choice.longest_gap) is not None]
+    return max(longest, default=None)
 
 
 def _preempted(timeline: Timeline, apart: bool) -> dict[str, Time | None]:

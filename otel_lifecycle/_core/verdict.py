@@ -61,6 +61,7 @@ class Verdict:
     ``seconds``: the durations of the contract that are known.  ``stages``: seconds of every stage that finished
     (decode: by any end), under its name on the wire.  ``gaps``: every ITL sample at hand, sorted, in nanoseconds.
     ``output_tokens``: as the marks count them, or else the usage figure.  ``slo``: the objectives that were judged.
+    ``convention_time_per_output_token``: the GenAI convention's own figure, (e2e - ttft) / (tokens after the first).
     """
 
     outcome: str
@@ -74,19 +75,12 @@ class Verdict:
     dominant_share: float | None
     preempted: float | None
     slo: Mapping[str, bool] | None
+    convention_time_per_output_token: float | None
 
     @property
     def dominant_stage(self) -> str | None:
         """The stage with the largest share, whether it reaches the threshold or not."""
         return max(self.shares, key=self.shares.__getitem__) if self.shares else None
-
-    @property
-    def convention_time_per_output_token(self) -> float | None:
-        """The GenAI convention's own figure: (e2e - ttft) / (tokens after the first)."""
-        after_first = (self.output_tokens or 0) - 1
-        if after_first < 1 or "e2e" not in self.seconds or "ttft" not in self.seconds:
-            return None
-        return (self.seconds["e2e"] - self.seconds["ttft"]) / after_first
 
     def itl(self, q: float) -> float | None:
         """Return a quantile of the gaps in seconds; None of none."""
@@ -115,6 +109,7 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
         bottleneck=bottleneck,
         dominant_share=share,
         preempted=_preempted(report),
+        convention_time_per_output_token=_convention_time_per_token(metrics),
         slo=slo.judge(seconds, completed=completed) if judged and slo is not None else None,
     )
 
@@ -129,6 +124,15 @@ def _shares(finished: Finished, metrics: Mapping[str, Any]) -> dict[str, float] 
 def _stages(report: Report, seconds: Mapping[str, float]) -> dict[str, float]:
     stages = get_shape(report["shape"]).stages
     return {stage.name: seconds[stage.metric] for stage in stages if stage.metric in seconds}
+
+
+def _convention_time_per_token(metrics: Mapping[str, Any]) -> float | None:
+    after_first = (metrics["streamed_tokens"] or 0) - 1
+    if after_first < 1 or metrics["e2e"] is None or metrics["ttft"] is None:
+        return None
+    # In whole nanoseconds up to here, or 0.1 s would land above the edge of its bucket.
+    seconds: float = (metrics["e2e"] - metrics["ttft"]) / after_first / SECOND
+    return seconds
 
 
 def _preempted(report: Report) -> float | None:

@@ -19,6 +19,7 @@ from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._request.endings import settings
 from otel_lifecycle._request.record import Record
 
+STAMPED_AT_CALL: Final = {semconv.TIME_KNOWN, semconv.VIOLATION_KIND}
 MAX_OFFSET_US: Final = 2**32 - 1
 
 
@@ -29,8 +30,12 @@ def write(
     span = record.span
     if not span.is_recording():
         return
+    end = span_end(record)
     for name, time, attributes in record.events:
-        add_event(span, name, _event_attributes(name, attributes, finished), time + record.offset)
+        # An event whose time is unknown was stamped when it was marked, which may be long after times given for others.
+        known = attributes is None or not attributes.keys() & STAMPED_AT_CALL
+        epoch_ns = time + record.offset if known else min(time + record.offset, end)
+        add_event(span, name, _event_attributes(name, attributes, finished), epoch_ns)
     span.set_attributes(end_attributes(finished, verdict, compat=compat))
     if token_times:
         _set_token_offsets(record)
@@ -56,13 +61,18 @@ def _event_attributes(name: str, attributes: Mapping[str, Any] | None, finished:
 
 
 def end_span(record: Record) -> None:
-    """End the request span at its terminal time; now where that is unknown, and never before it began."""
+    """End the request span."""
+    record.span.end(span_end(record))
+
+
+def span_end(record: Record) -> int:
+    """Return the request's terminal time, epoch nanoseconds; now where that is unknown, and never before it began."""
     timeline = record.timeline
     terminal = timeline.times.get("terminal")
     if terminal is None or ("terminal" in timeline.remote and timeline.clocks_apart()):
         terminal = record.ended_at
     began = record.anchor.monotonic if record.arrived is None else record.arrived
-    record.span.end(max(terminal, began) + record.offset)
+    return max(terminal, began) + record.offset
 
 
 def _set_token_offsets(record: Record) -> None:

@@ -10,8 +10,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
 from otel_lifecycle import _registry
-from otel_lifecycle._core.report import build_report
-from otel_lifecycle._core.tokens import fold
+from otel_lifecycle._core.report import build_report, longest_gap
+from otel_lifecycle._core.tokens import Log, fold
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._request import emit
 from otel_lifecycle._request.clock import NOW
@@ -170,7 +170,6 @@ def exemplar_context(record: Record) -> Context:
 def _finished(record: Record) -> Finished:
     timeline, labels, ending = record.timeline, record.labels, record.ending
     usage = record.usage
-    longest = [gap for _, choice in timeline.choices() if (gap := choice.longest_gap) is not None]
     report = build_report(timeline, record.status or "incomplete", token_times=False, usage=usage.get("output_tokens"))
     if record.unmarked:
         report["failure_stage"] = None
@@ -183,7 +182,7 @@ def _finished(record: Record) -> Finished:
         violations={str(kind): count for kind, count in record.checker.counts.items()},
         preemptions=dict(timeline.preemptions),
         unmarked=record.unmarked,
-        longest_gap=max(longest, default=None),
+        longest_gap=longest_gap(timeline),
         gaps_held=not timeline.folded,
         events_dropped=record.events_dropped,
         client_disconnected=record.disconnected,
@@ -197,40 +196,50 @@ def _finished(record: Record) -> Finished:
 
 
 def sweep(record: Record, now: int) -> None:
-    """Fold token logs that have grown long; record what came after the end and has settled."""
-    if record.ended:
+    """Fold token logs that have grown long; record what came after the end, and its lag once it has settled."""
+    if record.status is not None:
         if record.late_at and now - record.late_at >= SETTLED_NS:
             flush_late(record)
+        else:
+            _count_wasted(record)
         return
+    for choice, log in list(record.timeline.tokens.items()):
+        if len(log) > FOLD_ABOVE:
+            _fold(record, choice, log)
+
+
+def _fold(record: Record, choice: int, log: Log) -> None:
     timeline = record.timeline
-    for choice, log in list(timeline.tokens.items()):
-        if len(log) <= FOLD_ABOVE:
-            continue
-        with record.lock:
-            if record.ended:
-                return
-            timeline.folded[choice], gaps = fold(log, timeline.folded.get(choice))
-        if record.assessor is not None and labels_count(record):
-            record.assessor.record_gaps(gaps, record.labels, exemplar_context(record))
+    with record.lock:
+        if record.status is not None:
+            return
+        timeline.folded[choice], gaps = fold(log, timeline.folded.get(choice))
+    # The parts of a disaggregated request feed no token metrics.
+    if record.assessor is not None and record.labels.role == "whole":
+        record.assessor.record_gaps(gaps, record.labels, exemplar_context(record))
 
 
-def labels_count(record: Record) -> bool:
-    """Whether the request's tokens and times are counted: those of a whole request are, those of its parts are not."""
-    return record.labels.role == "whole"
-
-
-def flush_late(record: Record) -> None:
-    """Record the tokens that came after the end, and their lag, once for each time they settle."""
+def _count_wasted(record: Record) -> None:
+    """Count the tokens that came after the end since they were last counted."""
     with record.lock:
         late, record.late = record.late, []
         if late:
             # From a thread that was in the middle of token() when the request ended.
             record.late_token(len(late))
-        count, last, record.late_count, record.late_at = record.late_count, record.late_at, 0, 0
+        count, record.late_count = record.late_count, 0
+    if count and record.assessor is not None:
+        record.assessor.record_wasted(count, record.labels, exemplar_context(record))
+
+
+def flush_late(record: Record) -> None:
+    """Record the tokens that came after the end, and the lag of the last of them."""
+    _count_wasted(record)
+    with record.lock:
+        last, record.late_at = record.late_at and record.late_last, 0
         _registry.close_request(record.ticket)
     if last and record.assessor is not None:
-        lag = max(0, last - record.ended_at)
-        record.assessor.record_wasted(count, lag, record.labels, exemplar_context(record))
+        lag = max(0, last - record.timeline.times.get("terminal", record.ended_at))
+        record.assessor.record_lag(lag, record.labels, exemplar_context(record))
 
 
 def report_of(record: Record) -> dict[str, Any] | None:

@@ -87,6 +87,7 @@ class Record(ABC):
         "late",
         "late_at",
         "late_count",
+        "late_last",
         "late_told",
         "lock",
         "offset",
@@ -146,6 +147,7 @@ class Record(ABC):
         self.late: Log = []
         self.late_count = 0
         self.late_at = 0
+        self.late_last = 0
         self.late_told = False
 
     # ------------------------------------------------------------------------------------------------- marks
@@ -252,9 +254,11 @@ class Record(ABC):
     def token(self, n: Any, choice: Any, at_ns: Any) -> None:
         """Mark tokens that the hot path does not take: chunks, further choices, explicit times, other states."""
         with self.lock:
+            if is_nothing(n):
+                return
             if self.status is not None:
-                self.late_token(n)
-            elif not is_nothing(n):
+                self.late_token(n, at_ns)
+            else:
                 self.mark(self._token_event(), at_ns, n, choice)
 
     def item(self, n: Any = 1, choice: Any = 0) -> None:
@@ -275,7 +279,7 @@ class Record(ABC):
     def _token_event(self) -> str:
         return "first_token" if "first_token" in self.timeline.shape.table[self.state] else "token"
 
-    def late_token(self, n: Any) -> None:
+    def late_token(self, n: Any, at_ns: Any = NOW) -> None:
         """Count tokens produced after the end: one violation a request, and each of them wasted."""
         if self.silenced:
             return
@@ -283,6 +287,12 @@ class Record(ABC):
             self.late_told = True
             self.after_end("token")
         self.late_at = perf_counter_ns()
+        self.late_last = self.late_at
+        if at_ns is not NOW:
+            try:
+                self.late_last = on_axis(at_ns, self.offset, "token", self.state) or self.late_last
+            except LifecycleError as error:
+                self.violate(error)
         self.late_count += n if type(n) is int and n > 0 else 0
         self.reopen()
 

@@ -1,0 +1,11 @@
+"""The command line ``otel-lifecycle``: from traces people already have to a verdict on the workload.
+
+    sources      bytes -> spans, counting what could not be read
+    requests     a span -> one request
+    evidence     requests -> a workload, in bounded memory
+    diagnosis    a workload -> the next place to look
+    comparison   two workloads -> a verdict per figure
+    render       any of them -> terminal, JSON, CSV, HTML
+
+Each layer takes values from the one before and returns values; only ``sources`` reads and only ``commands`` prints.
+"""

@@ -1,0 +1,136 @@
+"""``otel-lifecycle compare``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.report import read_workload, write_page
+from otel_lifecycle._cli.comparison import sides
+from otel_lifecycle._cli.comparison.conditions import Difference, differences
+from otel_lifecycle._cli.comparison.document import Result
+from otel_lifecycle._cli.comparison.gates import gate_of, rule
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT
+from otel_lifecycle._cli.comparison.verdicts import compare as compared
+from otel_lifecycle._cli.evidence.conditions import KEYS
+from otel_lifecycle._cli.evidence.workload import Settings
+from otel_lifecycle._cli.problems import FOUND, Unusable
+from otel_lifecycle._cli.render.machine import to_json, write_csv
+from otel_lifecycle._cli.render.terminal import console, show_tables
+
+VARIABLE = (
+    *KEYS,
+    "input tokens",
+    "output tokens",
+    "cached input",
+    "workload classes",
+    "arrivals",
+    "clients in flight",
+    "rate of arrivals",
+)
+
+
+@click.command(
+    help="Two runs of the same workload, side by side.\n\nExit code 0: compared. 1: a --fail-on gate was crossed."
+    " 2: not comparable, an unknown metric, or a side without samples.\n\n" + options.SOURCES
+)
+@click.argument("baseline")
+@click.argument("candidate")
+@click.option("--baseline-run", "more_baseline", multiple=True, metavar="SOURCE", help="One more run of the baseline.")
+@click.option("--candidate-run", "more_candidate", multiple=True, metavar="SOURCE", help="One more of the candidate.")
+@click.option("--vary", multiple=True, metavar="CONDITION", help="A condition that is meant to differ: 'batch size'.")
+@click.option("--force", is_flag=True, help="Compare even where conditions differ.")
+@click.option("--fail-on", multiple=True, metavar="METRIC=LIMIT", help="Exit 1 beyond a change: ttft.p95=+5%.")
+@click.option(
+    "--gate",
+    type=click.Choice(["evidence", "estimate"]),
+    default="evidence",
+    show_default=True,
+    help="Fail on a change that is no noise, or on the bare estimate.",
+)
+@click.option("--min-effect", default=MIN_EFFECT, show_default=True, help="Smallest relative change worth a verdict.")
+@options.slo_option
+@options.shape_option
+@options.output_options
+def compare(  # noqa: PLR0917 - click passes every option by its name
+    baseline: str,
+    candidate: str,
+    more_baseline: tuple[str, ...],
+    more_candidate: tuple[str, ...],
+    vary: tuple[str, ...],
+    force: bool,
+    fail_on: tuple[str, ...],
+    gate: str,
+    min_effect: float,
+    slo: str | None,
+    shape: str,
+    form: str | None,
+    html: str | None,
+) -> None:
+    """Compare two sides."""
+    gates = [gate_of(text) for text in fail_on]
+    unknown = [name for name in vary if name not in VARIABLE]
+    if unknown:
+        raise Unusable(f"--vary {unknown[0]}: the conditions are {', '.join(VARIABLE)}")
+    settings = Settings(slo=options.slo_of(slo), shape=shape, sample=sides.SAMPLE)
+    one = _side("baseline", (baseline, *more_baseline), settings)
+    other = _side("candidate", (candidate, *more_candidate), settings)
+    differing = differences(one, other)
+    unmeant = [difference for difference in differing if difference.condition not in vary]
+    if unmeant and not force:
+        raise Unusable(_refusal(unmeant))
+    figures = compared(one, other, min_effect)
+    result = Result(
+        baseline=one,
+        candidate=other,
+        differences=unmeant,
+        varied=[difference for difference in differing if difference.condition in vary],
+        figures=figures,
+        rulings=[rule(one_gate, figures, evidence=gate == "evidence") for one_gate in gates],
+        forced=force,
+    )
+    _show(result, form, html)
+    if any(ruling.failed for ruling in result.rulings):
+        sys.exit(FOUND)
+
+
+def _side(name: str, sources: tuple[str, ...], settings: Settings) -> Side:
+    runs = [read_workload((source,), settings) for source in sources]
+    for source, run in zip(sources, runs, strict=True):
+        if not run.main.total:
+            raise Unusable(f"the {name} has no live request in {source}")
+    return Side(name=name, sources=sources, runs=runs)
+
+
+def _refusal(found: list[Difference]) -> str:
+    lines = [f"  {one.condition}: {one.baseline} against {one.candidate}" for one in found]
+    return "\n".join(
+        [
+            "these are not two runs of one workload; they differ in",
+            *lines,
+            "where one of them is the change under test, say --vary CONDITION; --force compares all the same",
+        ]
+    )
+
+
+def _show(result: Result, form: str | None, html: str | None) -> None:
+    if result.differences:
+        names = ", ".join(one.condition for one in result.differences)
+        click.secho(
+            f"WARNING: compared by force, though these conditions differ: {names}", fg="red", bold=True, err=True
+        )
+    from otel_lifecycle._cli.render import comparison
+
+    if html is not None:
+        write_page(html, comparison.page(result))
+    if form == "json":
+        click.echo(to_json(result.plain()))
+    elif form == "csv":
+        write_csv(result.plain(), sys.stdout)
+    elif html is None:
+        out = console()
+        show_tables(out, comparison.tables(result))
+        out.print(f"\n[bold]{result.headline}[/bold]")

@@ -1,0 +1,102 @@
+"""Options that several commands share, and what they are turned into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, Final, TypeVar
+
+import click
+
+from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle.errors import ConfigurationError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SOURCES: Final = (
+    "SOURCE is a file, folder or pattern of OTLP traces (JSON or protobuf, plain, gzip or zstd, as the Collector's "
+    "file exporter writes them), '-' for a pipe, or a Jaeger: http://host:16686?service=NAME&lookback=SECONDS."
+)
+
+
+def sources_argument(command: Command) -> Command:
+    """Take one or more sources."""
+    return click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)(command)
+
+
+def output_options(command: Command) -> Command:
+    """Choose the form of the output."""
+    for option in (
+        click.option("--html", "html", metavar="FILE", help="Write one self-contained page, too."),
+        click.option("--csv", "form", flag_value="csv", help="Print CSV: section, name, figure, value."),
+        click.option("--json", "form", flag_value="json", help="Print JSON."),
+    ):
+        command = option(command)
+    return command
+
+
+def shape_option(command: Command) -> Command:
+    """Choose the lifecycle that foreign spans and raw events follow."""
+    return click.option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        default="default",
+        show_default=True,
+        help="The lifecycle of spans of other libraries and of raw events.",
+    )(command)
+
+
+def slo_option(command: Command) -> Command:
+    """Judge every request by an SLO."""
+    return click.option("--slo", metavar="NAME=SECONDS,...", help="Objectives for goodput: ttft=0.5,tpot=0.05,e2e=30.")(
+        command
+    )
+
+
+def window_options(command: Command) -> Command:
+    """Look at the requests that ended in a window only."""
+    command = click.option("--to", "until", metavar="TIME", help="Only requests that ended at or before this.")(command)
+    return click.option(
+        "--from", "since", metavar="TIME", help="Only requests that ended after this: ISO 8601 or epoch seconds."
+    )(command)
+
+
+def slo_of(text: str | None) -> Slo | None:
+    """Return the SLO that an option states; Unusable if it makes no sense."""
+    if text is None:
+        return None
+    try:
+        pairs = dict(item.split("=", 1) for item in text.split(","))
+        return Slo(**{name.strip(): float(value) for name, value in pairs.items()})
+    except (TypeError, ValueError) as error:
+        reason = error if isinstance(error, ConfigurationError) else "it is written ttft=0.5,tpot=0.05,e2e=30"
+        raise Unusable(f"--slo {text}: {reason}") from error
+
+
+def window_of(since: str | None, until: str | None) -> tuple[int, int] | None:
+    """Return the window in epoch nanoseconds; an end left out is open."""
+    if since is None and until is None:
+        return None
+    start = 0 if since is None else time_of(since)
+    end = 2**63 - 1 if until is None else time_of(until)
+    if end <= start:
+        raise Unusable(f"the window ends ({until}) before it starts ({since})")
+    return start, end
+
+
+def time_of(text: str) -> int:
+    """Return an instant in epoch nanoseconds; without a zone it is UTC."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds") from error
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    if not math.isfinite(seconds):
+        raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds")
+    return round(seconds * 1e9)

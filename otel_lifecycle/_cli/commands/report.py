@@ -1,0 +1,90 @@
+"""``otel-lifecycle report``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.progress import reading
+from otel_lifecycle._cli.diagnosis import Diagnosis, diagnose
+from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
+from otel_lifecycle._cli.evidence.document import Document, report_of
+from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather
+from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.render.machine import to_json, write_csv
+from otel_lifecycle._cli.render.tables import report_tables
+from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
+from otel_lifecycle._cli.sources.reader import Reader
+from otel_lifecycle._cli.sources.tally import Tally
+
+
+@click.command(help=f"The whole evidence of a workload, and where to look next.\n\n{options.SOURCES}")
+@options.sources_argument
+@options.output_options
+@options.window_options
+@options.slo_option
+@options.shape_option
+@click.option("--group-by", metavar="KEY", help="The same by an attribute: model, backend, outcome, any key.")
+@click.option("--long-context", default=CLASS_LENGTH, show_default=True, help="Input tokens that make a context long.")
+@click.option("--limit", default=10, show_default=True, help="Abnormal requests shown one by one.")
+def report(  # noqa: PLR0917 - click passes every option by its name
+    sources: tuple[str, ...],
+    form: str | None,
+    html: str | None,
+    since: str | None,
+    until: str | None,
+    slo: str | None,
+    shape: str,
+    group_by: str | None,
+    long_context: int,
+    limit: int,
+) -> None:
+    """Report on a workload."""
+    settings = Settings(
+        group_by=group_by,
+        slo=options.slo_of(slo),
+        window=options.window_of(since, until),
+        long_context=long_context,
+        shape=shape,
+    )
+    workload = read_workload(sources, settings)
+    document = report_of(workload, sources)
+    diagnosis = diagnose(workload, document)
+    if html is not None:
+        # matplotlib takes half a second to import; only a page needs it.
+        from otel_lifecycle._cli.render.pages import report_page
+
+        write_page(html, report_page(workload, document, diagnosis, limit))
+    show(document, diagnosis, form, limit, quiet=html is not None)
+
+
+def read_workload(sources: tuple[str, ...], settings: Settings) -> Workload:
+    """Read some sources into a workload, with a progress bar."""
+    tally = Tally()
+    with reading(sources) as advance:
+        return gather(Reader(sources, tally, progress=advance), settings, tally)
+
+
+def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int, *, quiet: bool) -> None:
+    """Print a report in the form that was asked for; nothing where a page was written and no form asked for."""
+    whole = {**document, "diagnosis": diagnosis.plain()}
+    if form == "json":
+        click.echo(to_json(whole))
+    elif form == "csv":
+        write_csv(whole, sys.stdout)
+    elif not quiet:
+        out = console()
+        show_tables(out, report_tables(document, limit))
+        show_diagnosis(out, diagnosis)
+
+
+def write_page(path: str, page: str) -> None:
+    """Write a page, and say where on standard error."""
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror or error}") from error
+    click.echo(f"wrote {path}", err=True)

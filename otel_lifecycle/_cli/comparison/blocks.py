@@ -1,0 +1,143 @@
+"""Samples in blocks of time, and what can be said of them.
+
+Requests that are in a server together wait for each other, so a run of n requests holds less than n independent ones,
+and a test that takes them for independent finds differences between two equal runs.  Neighbours in time are therefore
+kept together: a run is cut into blocks, and blocks, not requests, are drawn and exchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from otel_lifecycle._cli.evidence.sketch import Floats
+
+BLOCKS: Final = 24
+"""Blocks of a run; fewer where a block would hold fewer than :data:`SMALLEST_BLOCK` samples."""
+SMALLEST_BLOCK: Final = 5
+RESAMPLES: Final = 2000
+CONFIDENCE: Final = 0.95
+ENOUGH_RUNS: Final = 3
+"""Runs of each side from which on the runs themselves are compared."""
+
+_SLICE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Samples of one side, and the number of the block that each belongs to."""
+
+    values: Floats
+    block: NDArray[np.int64]
+    blocks: int
+
+
+def blocked(runs: Sequence[Floats]) -> Blocked:
+    """Cut the samples of each run, in the order of time, into blocks of about equal size."""
+    labels: list[NDArray[np.int64]] = []
+    blocks = 0
+    for values in runs:
+        count = max(1, min(BLOCKS, len(values) // SMALLEST_BLOCK)) if len(values) > 2 * SMALLEST_BLOCK else len(values)
+        labels.append(blocks + np.arange(len(values)) * count // max(len(values), 1))
+        blocks += count if len(values) else 0
+    return Blocked(np.concatenate([*runs, np.empty(0)]), np.concatenate([*labels, np.empty(0, dtype=np.int64)]), blocks)
+
+
+def quantile_draws(side: Blocked, q: float, random: np.random.Generator) -> Floats:
+    """Return the q-quantile of :data:`RESAMPLES` resamples, each of as many blocks, drawn with replacement."""
+    order = np.argsort(side.values, kind="stable")
+    values, block = side.values[order], side.block[order]
+    draws = np.empty(RESAMPLES)
+    for at in range(0, RESAMPLES, _SLICE):
+        drawn = random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), size=_SLICE)
+        weight = np.cumsum(drawn[:, block], axis=1)
+        # The value at or above which a share q of the resample's weight lies.
+        place = (weight < q * weight[:, -1:]).sum(axis=1)
+        draws[at : at + _SLICE] = values[np.minimum(place, len(values) - 1)]
+    return draws
+
+
+def mean_draws(side: Blocked, random: np.random.Generator) -> Floats:
+    """Return the mean of the same resamples."""
+    totals = np.bincount(side.block, side.values, minlength=side.blocks)
+    sizes = np.bincount(side.block, minlength=side.blocks)
+    drawn = random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), size=RESAMPLES)
+    return np.asarray(drawn @ totals / (drawn @ sizes), dtype=np.float64)
+
+
+def interval(baseline: Floats, candidate: Floats) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two sets of draws."""
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(candidate - baseline, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:
+    """Return the p-value of a difference in mean: blocks exchanged between the sides (scipy's permutation test).
+
+    None where a side has fewer than four blocks.
+    """
+    if min(baseline.blocks, candidate.blocks) < 4:
+        return None
+    sums = np.concatenate(
+        [np.bincount(side.block, side.values, minlength=side.blocks) for side in (baseline, candidate)]
+    )
+    sizes = np.concatenate([np.bincount(side.block, minlength=side.blocks) for side in (baseline, candidate)])
+
+    def difference(one: NDArray[np.int64], other: NDArray[np.int64], axis: int) -> Floats:
+        left = sums[one].sum(axis=axis) / sizes[one].sum(axis=axis)
+        right = sums[other].sum(axis=axis) / sizes[other].sum(axis=axis)
+        return np.asarray(right - left, dtype=np.float64)
+
+    numbers = np.arange(baseline.blocks + candidate.blocks)
+    found = stats.permutation_test(
+        (numbers[: baseline.blocks], numbers[baseline.blocks :]),
+        difference,
+        permutation_type="independent",
+        vectorized=True,
+        n_resamples=9999,
+        batch=1000,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def beyond(side: Blocked, limit: float) -> Blocked:
+    """Return, for each sample, whether it lies beyond a limit."""
+    return Blocked((side.values > limit).astype(np.float64), side.block, side.blocks)
+
+
+def runs_p(baseline: Sequence[float], candidate: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the p-value and the interval of a difference between runs: Welch's t-test of one figure a run."""
+    found = stats.ttest_ind(candidate, baseline, equal_var=False)
+    inside = found.confidence_interval(CONFIDENCE)
+    return float(found.pvalue), (float(inside.low), float(inside.high))
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values corrected for their number by Holm's method; None stays None."""
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    corrected: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, index) in enumerate(known):
+        highest = max(highest, min(1.0, value * (len(known) - rank)))
+        corrected[index] = highest
+    return corrected
+
+
+def proportions(a: int, n: int, b: int, m: int) -> tuple[float, float, float]:
+    """Return p, low and high of a difference between a of n and b of m: Fisher's exact test, Newcombe's interval."""
+    p = float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue)
+    (low_a, high_a), (low_b, high_b) = (
+        stats.binomtest(number, of).proportion_ci(CONFIDENCE, "wilson") for number, of in ((a, n), (b, m))
+    )
+    one, other = a / n, b / m
+    low = other - one - math.hypot(other - low_b, high_a - one)
+    high = other - one + math.hypot(high_b - other, one - low_a)
+    return p, low, high

@@ -1,0 +1,190 @@
+"""Are two runs runs of the same workload?  Every condition in which they are not is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy import stats
+
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.evidence.classes import arrival_pattern, class_name, in_flight_at_arrival
+from otel_lifecycle._cli.evidence.conditions import KEYS
+from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._cli.render.text import number, share, shorten
+
+MIX: Final = 0.1
+"""Two mixes differ where more than a tenth of the requests would have to change (total variation distance)."""
+SHIFT: Final = 0.1
+"""Two distributions of lengths differ where they lie this far apart (Kolmogorov-Smirnov) beyond chance."""
+CHANCE: Final = 0.001
+RATE: Final = 0.2
+"""Two rates of arrival differ by more than a fifth."""
+CACHE: Final = 0.1
+"""Two shares of cached input differ by more than ten points."""
+IDENTITY: Final = frozenset({"service", "service version"})
+"""What tells the two sides apart, and is no condition of the workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A condition in which the sides differ, and what it was on each."""
+
+    condition: str
+    baseline: str
+    candidate: str
+
+
+def differences(baseline: Side, candidate: Side) -> list[Difference]:
+    """Return every condition in which two sides differ."""
+    found = [_stated(name, baseline, candidate) for name in KEYS if name not in IDENTITY]
+    found += [
+        _lengths("input tokens", "input_tokens", baseline, candidate, completed=False),
+        _lengths("output tokens", "output_tokens", baseline, candidate, completed=True),
+        _cached(baseline, candidate),
+        _classes(baseline, candidate),
+        *_arrivals(baseline, candidate),
+    ]
+    return [difference for difference in found if difference is not None]
+
+
+def _stated(name: str, baseline: Side, candidate: Side) -> Difference | None:
+    left, right = (_counts(side, name) for side in (baseline, candidate))
+    if not left and not right:
+        return None
+    if left and right and not _apart(left, right):
+        return None
+    return Difference(condition=name, baseline=_text(left), candidate=_text(right))
+
+
+def _counts(side: Side, name: str) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for run in side.runs:
+        total.update(run.main.conditions.counts[name])
+    return total
+
+
+def _apart(left: Mapping[str, int], right: Mapping[str, int]) -> bool:
+    """Whether two mixes differ by more than :data:`MIX`, and by more than chance would have it."""
+    a, b = sum(left.values()), sum(right.values())
+    distance = 0.5 * sum(abs(left.get(key, 0) / a - right.get(key, 0) / b) for key in {*left, *right})
+    if distance <= MIX:
+        return False
+    keys = sorted({*left, *right})
+    table = np.array([[left.get(key, 0) for key in keys], [right.get(key, 0) for key in keys]])
+    return len(keys) == 1 or float(stats.chi2_contingency(table).pvalue) < CHANCE
+
+
+def _text(counts: Mapping[str, int]) -> str:
+    if not counts:
+        return "not stated"
+    total, ordered = sum(counts.values()), sorted(counts.items(), key=lambda item: -item[1])
+    if len(ordered) == 1:
+        return shorten(ordered[0][0])
+    return ", ".join(f"{shorten(value, 24)} {share(count / total)}" for value, count in ordered[:3])
+
+
+def _lengths(name: str, column: str, baseline: Side, candidate: Side, *, completed: bool) -> Difference | None:
+    left, right = (_known(side, column, completed) for side in (baseline, candidate))
+    if not len(left) and not len(right):
+        return None
+    if len(left) and len(right):
+        found = stats.ks_2samp(left, right)
+        if found.statistic < SHIFT or found.pvalue >= CHANCE:
+            return None
+    return Difference(condition=name, baseline=_quantiles(left), candidate=_quantiles(right))
+
+
+def _known(side: Side, column: str, completed: bool) -> Floats:
+    values = side.column(column)
+    chosen = ~np.isnan(values)
+    if completed:
+        chosen &= side.column("completed") == 1
+    return values[chosen]
+
+
+def _quantiles(values: Floats) -> str:
+    if not len(values):
+        return "not stated"
+    p50, p95 = np.quantile(values, [0.5, 0.95])
+    return f"p50 {number(float(p50))}, p95 {number(float(p95))} ({len(values)} requests)"
+
+
+def _cached(baseline: Side, candidate: Side) -> Difference | None:
+    left, right = _cached_share(baseline), _cached_share(candidate)
+    if left is None or right is None or abs(left - right) <= CACHE:
+        return None
+    return Difference(condition="cached input", baseline=share(left), candidate=share(right))
+
+
+def _cached_share(side: Side) -> float | None:
+    cached, length = side.column("cached_tokens"), side.column("input_tokens")
+    known = ~np.isnan(cached) & ~np.isnan(length)
+    total = float(length[known].sum())
+    return float(cached[known].sum()) / total if total else None
+
+
+def _classes(baseline: Side, candidate: Side) -> Difference | None:
+    left, right = (_class_counts(side) for side in (baseline, candidate))
+    if not left or not right or not _apart(left, right):
+        return None
+    return Difference(condition="workload classes", baseline=_text(left), candidate=_text(right))
+
+
+def _class_counts(side: Side) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for run in side.runs:
+        for name, evidence in run.classes.items():
+            total[class_name(name, evidence)] += evidence.total
+    return total
+
+
+def _arrivals(baseline: Side, candidate: Side) -> list[Difference | None]:
+    left, right = (_patterns(side) for side in (baseline, candidate))
+    if not left or not right:
+        return []
+    if set(left).isdisjoint(right):
+        return [Difference(condition="arrivals", baseline=", ".join(left), candidate=", ".join(right))]
+    if "closed loop" in {*left, *right}:
+        # How fast a closed loop sends follows from how fast it is served; how many it keeps going does not.
+        return [_level(baseline, candidate)]
+    return [] if "at once" in {*left, *right} else [_rate(baseline, candidate)]
+
+
+def _patterns(side: Side) -> list[str]:
+    told = [arrival_pattern(run.main) for run in side.runs]
+    return sorted({pattern for pattern in told if pattern != "too few to tell"})
+
+
+def _level(baseline: Side, candidate: Side) -> Difference | None:
+    left, right = (
+        float(np.median(np.concatenate([in_flight_at_arrival(run.main) for run in side.runs])))
+        for side in (baseline, candidate)
+    )
+    if abs(left - right) <= max(1.0, SHIFT * max(left, right)):
+        return None
+    return Difference(condition="clients in flight", baseline=number(left), candidate=number(right))
+
+
+def _rate(baseline: Side, candidate: Side) -> Difference | None:
+    left, right = (_mean_rate(side) for side in (baseline, candidate))
+    if left is None or right is None or abs(left - right) <= RATE * max(left, right):
+        return None
+    return Difference(
+        condition="rate of arrivals", baseline=f"{number(left)} per second", candidate=f"{number(right)} per second"
+    )
+
+
+def _mean_rate(side: Side) -> float | None:
+    rates: Sequence[float] = [
+        rate for run in side.runs if (rate := _run_rate(run.main.sample.column("start"), run.main.total))
+    ]
+    return float(np.mean(rates)) if rates else None
+
+
+def _run_rate(starts: Floats, total: int) -> float | None:
+    length = float(np.ptp(starts)) if len(starts) > 1 else 0.0
+    return total / length if length else None

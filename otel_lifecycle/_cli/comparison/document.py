@@ -1,0 +1,77 @@
+"""A comparison as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from otel_lifecycle._cli.comparison import blocks, verdicts
+from otel_lifecycle._cli.comparison.conditions import Difference
+from otel_lifecycle._cli.comparison.gates import Ruling
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.verdicts import Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Two sides, in what conditions they differ (``varied``: meant to), and figure by figure what came of it."""
+
+    baseline: Side
+    candidate: Side
+    differences: Sequence[Difference]
+    varied: Sequence[Difference]
+    figures: Sequence[Comparison]
+    rulings: Sequence[Ruling]
+    forced: bool = False
+
+    @property
+    def headline(self) -> str:
+        """What came of it, in one sentence."""
+        better = [one.metric for one in self.figures if one.verdict == "better"]
+        worse = [one.metric for one in self.figures if one.verdict == "worse"]
+        if not better and not worse:
+            return "no evidence of a difference"
+        told = [f"better: {_few(better)}"] if better else []
+        told += [f"worse: {_few(worse)}"] if worse else []
+        return "; ".join(told)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "headline": self.headline,
+            "baseline": _side(self.baseline),
+            "candidate": _side(self.candidate),
+            "comparable": not self.differences,
+            "forced": self.forced,
+            "condition_differences": [asdict(one) for one in self.differences],
+            "varied": [asdict(one) for one in self.varied],
+            "method": {
+                "interval": f"{blocks.CONFIDENCE:.0%}, block bootstrap, {blocks.RESAMPLES} resamples",
+                "correction": "Holm, over all figures tested",
+                "alpha": verdicts.ALPHA,
+            },
+            "metrics": [
+                {**asdict(one), "difference": one.difference, "relative": one.relative} for one in self.figures
+            ],
+            "gates": [
+                {"name": one.gate.text, "change": one.change, "failed": one.failed, "reason": one.reason}
+                for one in self.rulings
+            ],
+        }
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "sources": list(side.sources),
+        "runs": len(side.runs),
+        "requests": side.total,
+        "trouble": {
+            kind: sum(run.tally.counts[kind] for run in side.runs)
+            for kind in sorted({kind for run in side.runs for kind, count in run.tally.counts.items() if count})
+        },
+    }

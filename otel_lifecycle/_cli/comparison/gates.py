@@ -1,0 +1,81 @@
+"""``--fail-on``: a change that a build must not pass with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_lifecycle._cli.comparison.verdicts import (
+    DURATION_COLUMNS,
+    RATES,
+    STATISTICS,
+    THROUGHPUTS,
+    Comparison,
+)
+from otel_lifecycle._cli.problems import Unusable
+
+METRICS: Final = (
+    *(f"{column}.{name}" for column in DURATION_COLUMNS for name in STATISTICS),
+    *RATES,
+    *THROUGHPUTS,
+)
+_FORM: Final = re.compile(r"(?P<metric>[a-z0-9_.]+)=(?P<sign>[+-])(?P<size>\d+(\.\d+)?)(?P<unit>%|pt|ms|s|)")
+_SCALE: Final = {"%": 0.01, "pt": 0.01, "ms": 0.001, "s": 1.0, "": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A limit on the change of one metric: ``limit`` is a part of the baseline, or an absolute amount."""
+
+    text: str
+    metric: str
+    limit: float
+    relative: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """A gate, what it saw, and whether it failed."""
+
+    gate: Gate
+    change: float
+    failed: bool
+    beyond: bool
+    reason: str
+
+
+def gate_of(text: str) -> Gate:
+    """Return the gate that a text like ``ttft.p95=+5%``, ``+20ms`` or ``success_rate=-1pt`` states, or raise Unusable."""
+    matched = _FORM.fullmatch(text)
+    if matched is None:
+        raise Unusable(f"--fail-on {text}: it is written METRIC=+5%, METRIC=+20ms or METRIC=-1pt")
+    if matched["metric"] not in METRICS:
+        raise Unusable(f"--fail-on {text}: no metric {matched['metric']!r}; the metrics are {', '.join(METRICS)}")
+    size = float(matched["size"]) * _SCALE[matched["unit"]]
+    return Gate(
+        text=text,
+        metric=matched["metric"],
+        limit=size if matched["sign"] == "+" else -size,
+        relative=matched["unit"] == "%",
+    )
+
+
+def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
+    """Return whether a gate fails: the change is beyond its limit and, with ``evidence``, is no noise.
+
+    Raises Unusable where a side has no samples of the metric.
+    """
+    one = next((one for one in found if one.metric == gate.metric), None)
+    if one is None or one.difference is None:
+        side = "both sides have" if one is None else f"the {'baseline' if one.baseline is None else 'candidate'} has"
+        raise Unusable(f"--fail-on {gate.text}: {side} no samples of {gate.metric}")
+    if gate.relative and one.relative is None:
+        raise Unusable(f"--fail-on {gate.text}: the baseline is 0, of which there is no percentage")
+    change = (one.relative if gate.relative else one.difference) or 0.0
+    beyond = change > gate.limit if gate.limit >= 0 else change < gate.limit
+    noise = one.low is None or one.high is None or one.low <= 0 <= one.high
+    failed = beyond and not (evidence and noise)
+    reason = "" if not beyond or failed else "beyond the limit, but not told from noise"
+    return Ruling(gate=gate, change=change, failed=failed, beyond=beyond, reason=reason)

@@ -1,0 +1,231 @@
+"""What differs between two sides, figure by figure, and whether it is more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from otel_lifecycle._cli.comparison import blocks
+from otel_lifecycle._cli.comparison.blocks import Blocked, blocked
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.rows import INDEX
+from otel_lifecycle._cli.evidence.sketch import Floats
+
+Verdict = Literal["better", "worse", "no evidence", "no samples"]
+
+ALPHA: Final = 0.05
+MIN_EFFECT: Final = 0.05
+"""A change by less than this part is no verdict, however sure: two runs of one server differ by as much."""
+MIN_POINTS: Final = 0.01
+"""The same for rates, in absolute terms."""
+BEYOND: Final = 5
+"""Samples that must lie beyond a quantile, on each side, before a verdict on it is given."""
+
+DURATION_COLUMNS: Final = (
+    "ttft",
+    "tpot",
+    "e2e",
+    "itl_p99",
+    "itl_max",
+    "queue_wait",
+    "preprocessing",
+    "prefill",
+    "decode_time",
+)
+STATISTICS: Final = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
+RATES: Final[dict[str, tuple[bool, Callable[[Evidence], tuple[int, int]]]]] = {
+    "success_rate": (True, lambda one: (one.outcomes["completed"], one.terminated)),
+    "rejection_rate": (False, lambda one: (one.rejected, one.terminated)),
+    "timeout_rate": (False, lambda one: (one.outcomes["timed_out"], one.terminated)),
+    "failure_rate": (False, lambda one: (one.outcomes["failed"], one.terminated)),
+    "goodput": (True, lambda one: (one.slo_met, one.slo_judged)),
+}
+"""Rate -> whether more is better, and how many of how many."""
+THROUGHPUTS: Final = ("request_throughput", "token_throughput")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One figure of both sides.
+
+    ``low`` and ``high``: the 95 % interval of the difference.  ``p``: of the test named in ``test``, uncorrected;
+    ``p_corrected`` by Holm over all figures tested.  ``reason``: why there is no better verdict than the one given.
+    """
+
+    metric: str
+    baseline: float | None
+    candidate: float | None
+    baseline_count: int
+    candidate_count: int
+    more_is_better: bool = False
+    rate: bool = False
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    test: str = ""
+    p_corrected: float | None = None
+    verdict: Verdict = "no evidence"
+    reason: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Candidate less baseline."""
+        if self.baseline is None or self.candidate is None:
+            return None
+        return self.candidate - self.baseline
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a part of the baseline; None where that is 0."""
+        return None if self.difference is None or not self.baseline else self.difference / self.baseline
+
+
+def compare(baseline: Side, candidate: Side, min_effect: float = MIN_EFFECT) -> list[Comparison]:
+    """Return every figure that either side has."""
+    found = [*_durations(baseline, candidate), *_rates(baseline, candidate), *_throughputs(baseline, candidate)]
+    corrected = blocks.holm([one.p for one in found])
+    return [judged(replace(one, p_corrected=p), min_effect) for one, p in zip(found, corrected, strict=True)]
+
+
+def judged(one: Comparison, min_effect: float) -> Comparison:
+    """Return a figure with its verdict."""
+    if one.baseline is None or one.candidate is None:
+        side = "baseline" if one.baseline is None else "candidate"
+        return replace(one, verdict="no samples", reason=f"the {side} has none")
+    if one.p_corrected is None or one.low is None or one.high is None:
+        return replace(one, reason=one.reason or "too few samples")
+    if one.p_corrected >= ALPHA or one.low <= 0 <= one.high:
+        return replace(one, reason="within noise")
+    small = abs(one.difference or 0.0) < MIN_POINTS if one.rate else abs(one.relative or math.inf) < min_effect
+    if small:
+        return replace(one, reason=f"sure, but less than {'1 point' if one.rate else f'{min_effect:.0%}'}")
+    return replace(one, verdict="better" if ((one.difference or 0.0) > 0) == one.more_is_better else "worse")
+
+
+def _durations(baseline: Side, candidate: Side) -> list[Comparison]:
+    found = []
+    for column in DURATION_COLUMNS:
+        left, right = _samples(baseline, column), _samples(candidate, column)
+        if sum(map(len, left)) or sum(map(len, right)):
+            found += [_duration(f"{column}.{name}", q, left, right) for name, q in STATISTICS.items()]
+    return found
+
+
+def _samples(side: Side, column: str) -> list[Floats]:
+    """Return the known samples of each run in the order of arrival; E2E of completed requests only."""
+    runs = []
+    for number in range(len(side.runs)):
+        rows = side.rows(number)
+        known = ~np.isnan(rows[:, INDEX[column]])
+        if column == "e2e":
+            known &= rows[:, INDEX["completed"]] == 1
+        runs.append(rows[known, INDEX[column]])
+    return runs
+
+
+def _figure(values: Floats, q: float | None) -> float | None:
+    if not len(values):
+        return None
+    return float(values.mean() if q is None else np.quantile(values, q))
+
+
+def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floats]) -> Comparison:
+    one, other = np.concatenate(left), np.concatenate(right)
+    made = Comparison(
+        metric=metric,
+        baseline=_figure(one, q),
+        candidate=_figure(other, q),
+        baseline_count=len(one),
+        candidate_count=len(other),
+    )
+    needed = math.ceil(BEYOND / (1 - (q or 0.5)) - 1e-9)
+    if min(len(one), len(other)) < needed:
+        return replace(made, reason=f"too few samples: {needed} needed")
+    if min(sum(len(run) > 0 for run in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
+        return _by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right])
+    return _by_blocks(made, q, blocked(left), blocked(right))
+
+
+def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None]) -> Comparison:
+    p, (low, high) = blocks.runs_p([x for x in left if x is not None], [x for x in right if x is not None])
+    return replace(made, p=p, low=low, high=high, test="Welch's t-test, a figure a run")
+
+
+def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked) -> Comparison:
+    random = np.random.default_rng(0)
+    if q is None:
+        low, high = blocks.interval(blocks.mean_draws(left, random), blocks.mean_draws(right, random))
+        p = blocks.permutation_p(left, right)
+        return replace(made, low=low, high=high, p=p, test="permutation of time blocks, mean")
+    low, high = blocks.interval(blocks.quantile_draws(left, q, random), blocks.quantile_draws(right, q, random))
+    limit = float(np.quantile(np.concatenate([left.values, right.values]), q))
+    p = blocks.permutation_p(blocks.beyond(left, limit), blocks.beyond(right, limit))
+    return replace(made, low=low, high=high, p=p, test="permutation of time blocks, share beyond the common quantile")
+
+
+def _rates(baseline: Side, candidate: Side) -> list[Comparison]:
+    found = []
+    for name, (more_is_better, count) in RATES.items():
+        left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
+        if any(of for _, of in (*left, *right)) and any(number for number, _ in (*left, *right)):
+            found.append(_rate(name, more_is_better, left, right))
+    return found
+
+
+def _rate(name: str, more_is_better: bool, left: list[tuple[int, int]], right: list[tuple[int, int]]) -> Comparison:
+    (a, n), (b, m) = (tuple(map(sum, zip(*side, strict=True))) for side in (left, right))
+    made = Comparison(
+        metric=name,
+        baseline=a / n if n else None,
+        candidate=b / m if m else None,
+        baseline_count=n,
+        candidate_count=m,
+        more_is_better=more_is_better,
+        rate=True,
+    )
+    if not n or not m:
+        return made
+    if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
+        return _by_runs(made, [x / of for x, of in left if of], [x / of for x, of in right if of])
+    p, low, high = blocks.proportions(a, n, b, m)
+    return replace(made, p=p, low=low, high=high, test="Fisher's exact test")
+
+
+def _throughputs(baseline: Side, candidate: Side) -> list[Comparison]:
+    found = []
+    for name in THROUGHPUTS:
+        left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
+        made = Comparison(
+            metric=name,
+            baseline=_average(left),
+            candidate=_average(right),
+            baseline_count=baseline.total,
+            candidate_count=candidate.total,
+            more_is_better=True,
+            reason=f"a run gives one figure: {blocks.ENOUGH_RUNS} runs a side needed",
+        )
+        if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
+            made = _by_runs(made, left, right)
+        found.append(made)
+    return [one for one in found if one.baseline is not None or one.candidate is not None]
+
+
+def _average(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _throughput(main: Evidence, name: str) -> float | None:
+    if main.first_arrival is None or main.last_end is None or main.last_end <= main.first_arrival:
+        return None
+    tokens = main.sketch("output_tokens")
+    if name == "token_throughput" and not tokens.n:
+        return None
+    return (main.outcomes["completed"] if name == "request_throughput" else tokens.total) / (
+        main.last_end - main.first_arrival
+    )

@@ -1,0 +1,1 @@
+"""What a workload amounts to, gathered request by request in bounded memory."""

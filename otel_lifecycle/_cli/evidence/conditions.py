@@ -1,0 +1,64 @@
+"""Under what conditions a workload ran: what of it must be equal before two runs may be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.requests.model import Request
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "model": (semconv.GEN_AI_REQUEST_MODEL,),
+    "revision": (semconv.MODEL_REVISION,),
+    "dtype": (semconv.MODEL_DTYPE,),
+    "operation": (semconv.GEN_AI_OPERATION_NAME,),
+    "provider": (semconv.GEN_AI_PROVIDER_NAME,),
+    "backend": (semconv.BACKEND_NAME,),
+    "backend version": (semconv.BACKEND_VERSION,),
+    "hardware": ("hw.name", "hw.model", "device.model.name", "host.cpu.model.name", "host.type"),
+    "architecture": ("host.arch",),
+    "batch size": (semconv.BATCH_SIZE,),
+    "concurrency": (semconv.CONCURRENCY,),
+    "cache policy": (semconv.CACHE_POLICY,),
+    "streamed": (semconv.GEN_AI_REQUEST_STREAM,),
+    "max tokens": (semconv.GEN_AI_REQUEST_MAX_TOKENS,),
+    "workload": (semconv.WORKLOAD,),
+    "service": ("service.name",),
+    "service version": ("service.version",),
+}
+"""Condition -> the attributes it is read from, the first that is there."""
+
+MAX_VALUES: Final = 32
+"""Different values of one condition that are kept apart."""
+
+
+class Conditions:
+    """How often each value of each condition came."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in KEYS}
+
+    def add(self, request: Request) -> None:
+        """Take a request into account; a condition it does not state is not counted."""
+        attributes = request.attributes
+        for name, keys in KEYS.items():
+            for key in keys:
+                found = attributes.get(key)
+                if found is not None:
+                    counts, text = self.counts[name], str(found)
+                    if len(counts) >= MAX_VALUES and text not in counts:
+                        text = semconv.OTHER
+                    counts[text] += 1
+                    break
+
+    def mix(self, name: str) -> dict[str, float]:
+        """Return each value's share of the requests that state the condition."""
+        counts = self.counts[name]
+        total = sum(counts.values())
+        return {value: number / total for value, number in counts.most_common()}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return every condition that is stated: its values with their counts, most frequent first."""
+        return {name: dict(counts.most_common()) for name, counts in self.counts.items() if counts}

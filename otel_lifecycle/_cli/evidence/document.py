@@ -1,0 +1,225 @@
+"""A workload's report as plain data: what the terminal, JSON, CSV and the page all show, each figure with its count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from otel_lifecycle._cli.evidence.classes import arrival_pattern, class_name
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, summary
+from otel_lifecycle._cli.evidence.workload import Workload
+from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle.semconv import OUTCOMES
+
+Document = dict[str, Any]
+
+LATENCIES: Final = ("ttft", "tpot", "e2e")
+WITHIN: Final = ("itl_p50", "itl_p95", "itl_p99", "itl_max")
+LENGTHS: Final = ("input_tokens", "output_tokens", "cached_tokens", "batch_size", "concurrency")
+
+
+def report_of(workload: Workload, sources: Iterable[str]) -> Document:
+    """Return the report.  Times in seconds, rates between 0 and 1, throughput per second; None is: nothing to say."""
+    main = workload.main
+    return {
+        "sources": list(sources),
+        "read": dict(workload.tally.read),
+        "trouble": [
+            {"kind": kind, "count": number, "meaning": meaning, "places": places}
+            for kind, number, meaning, places in workload.tally.lines()
+        ],
+        "exact": main.exact,
+        "relative_error": 0.0 if main.exact else RELATIVE_ERROR,
+        "window": _window(workload),
+        "requests": _requests(main),
+        "abnormal": _abnormal(workload),
+        "stages": _stages(main),
+        "latency": _latency(workload),
+        "output": _output(workload),
+        "conditions": _conditions(main),
+        "classes": _classes(workload),
+        "groups": [part(name, evidence) for name, evidence in _by_size(workload.groups)],
+        "group_by": workload.settings.group_by,
+        "apart": [part(name, evidence) for name, evidence in _by_size(workload.apart)],
+        "roles": [_role(name, evidence) for name, evidence in _by_size(workload.roles)],
+        "startup": {"phases": workload.resources.phases(), "launch": _plain(workload.resources.launch)},
+        "resources": workload.resources.gauges(),
+        "slowest": [request_row(request) for request in workload.slowest],
+    }
+
+
+def _by_size(parts: Mapping[str, Evidence]) -> list[tuple[str, Evidence]]:
+    return sorted(parts.items(), key=lambda item: (-item[1].total, item[0]))
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in attributes.items()}
+
+
+def span_of_time(workload: Workload) -> tuple[float, float] | None:
+    """Return the window in epoch seconds: as chosen, or from the first arrival to the last end."""
+    chosen = workload.settings.window
+    if chosen is not None:
+        return chosen[0] * 1e-9, chosen[1] * 1e-9
+    main = workload.main
+    return None if main.first_arrival is None or main.last_end is None else (main.first_arrival, main.last_end)
+
+
+def instant(seconds: float) -> str:
+    """Return an instant as people write it, in UTC."""
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _window(workload: Workload) -> Document:
+    span = span_of_time(workload)
+    return {
+        "start": None if span is None else instant(span[0]),
+        "end": None if span is None else instant(span[1]),
+        "seconds": None if span is None else span[1] - span[0],
+        "chosen": workload.settings.window is not None,
+        "requests_outside": workload.outside_window,
+    }
+
+
+def _requests(main: Evidence) -> Document:
+    counts: Document = {outcome: main.outcomes[outcome] for outcome in OUTCOMES}
+    return {"total": main.total, "terminated": main.terminated, **counts}
+
+
+def request_row(request: Request) -> Document:
+    """Return what a table says of a single request."""
+    return {
+        "request": request.attributes.get("inference.request.id"),
+        "trace_id": request.trace_id,
+        "span_id": request.span_id,
+        "arrival": instant(request.start_ns * 1e-9),
+        "outcome": request.outcome,
+        "stage": request.failure_stage,
+        "reason": request.reason,
+        "input_tokens": request.input_tokens,
+        "output_tokens": request.output_tokens,
+        "bottleneck": request.bottleneck,
+        "ttft": request.seconds.get("ttft"),
+        "e2e": request.seconds.get("e2e"),
+    }
+
+
+def _abnormal(workload: Workload) -> Document:
+    kinds = [
+        {"outcome": outcome, "stage": stage, "reason": reason, "count": number}
+        for (outcome, stage, reason), number in workload.main.abnormal.most_common()
+    ]
+    return {
+        "count": sum(kind["count"] for kind in kinds),
+        "kinds": kinds,
+        "requests": [request_row(request) for request in workload.abnormal],
+    }
+
+
+def _stages(main: Evidence) -> Document:
+    shares = main.mean_shares()
+    return {
+        "completed": main.outcomes["completed"],
+        "count": main.shared,
+        "rows": [{"stage": stage, "mean_share": shares.get(stage), **main.stage(stage)} for stage in STAGES],
+        "bottlenecks": dict(main.bottlenecks.most_common()),
+        "bottleneck_count": sum(main.bottlenecks.values()),
+        "preemptions": main.notes["preemptions"],
+        "preempted_requests": main.notes["preempted_requests"],
+        "preempted": main.distribution("preempted"),
+    }
+
+
+def _latency(workload: Workload) -> Document:
+    main = workload.main
+    told = {name: main.distribution(name) for name in LATENCIES}
+    gaps, how = summary(main.gaps), "every gap of the requests that record token times"
+    if not main.gaps.n:
+        from_metric = workload.resources.inter_token_latency()
+        gaps = from_metric or gaps
+        how = "every gap, from the histogram metric; quantiles within a bucket" if from_metric else "no gaps recorded"
+    within = {name: main.distribution(name) for name in WITHIN}
+    return {**told, "itl": {**gaps, "of": how}, "itl_within_requests": within}
+
+
+def _output(workload: Workload) -> Document:
+    main, span = workload.main, span_of_time(workload)
+    seconds = None if span is None else span[1] - span[0]
+    tokens = main.sketch("output_tokens")
+    wasted = workload.resources.wasted_tokens()
+    return {
+        "terminated": main.terminated,
+        "success_rate": main.rate(main.outcomes["completed"]),
+        "rejected": main.rejected,
+        "rejection_rate": main.rate(main.rejected),
+        "timed_out": main.outcomes["timed_out"],
+        "timeout_rate": main.rate(main.outcomes["timed_out"]),
+        "seconds": seconds,
+        "request_throughput": main.outcomes["completed"] / seconds if seconds else None,
+        "token_throughput": tokens.total / seconds if seconds and tokens.n else None,
+        "output_tokens": int(tokens.total) if tokens.n else None,
+        "output_tokens_count": tokens.n,
+        "slo_judged": main.slo_judged,
+        "goodput": main.slo_met / main.slo_judged if main.slo_judged else None,
+        "goodput_throughput": main.slo_met / seconds if seconds and main.slo_judged else None,
+        "in_flight_mean": _mean_in_flight(main),
+        "in_flight_peak": _peak_in_flight(main),
+        "illegal": main.notes["illegal"],
+        "breaches": dict(main.breaches.most_common()),
+        "wasted_tokens": main.notes["wasted_tokens"] if wasted is None else wasted,
+        "cancel_lag": workload.resources.cancel_lag(),
+        "completed_without_client": main.notes["completed_without_client"],
+    }
+
+
+def _mean_in_flight(main: Evidence) -> float | None:
+    level = main.timeline.in_flight()
+    return float(level.mean()) if len(level) else None
+
+
+def _peak_in_flight(main: Evidence) -> float | None:
+    """Return the peak of the mean level per bin of the timeline: a shorter spike is averaged out."""
+    level = main.timeline.in_flight()
+    return float(level.max()) if len(level) else None
+
+
+def _conditions(main: Evidence) -> Document:
+    dispersion = main.timeline.dispersion()
+    return {
+        "stated": main.conditions.describe(),
+        "measured": {name: main.distribution(name) for name in LENGTHS if main.sketch(name).n},
+        "arrivals": {
+            "pattern": arrival_pattern(main),
+            "count": main.total,
+            "dispersion": None if dispersion is None else dispersion[0],
+        },
+    }
+
+
+def _classes(workload: Workload) -> list[Document]:
+    parts = [part(class_name(name, evidence), evidence) for name, evidence in _by_size(workload.classes)]
+    labelled = workload.main.conditions.counts["workload"]
+    return [{**one, "labelled": one["name"] in labelled} for one in parts]
+
+
+def part(name: str, evidence: Evidence) -> Document:
+    """Return the short form of a report, of one class, group or kind of traffic."""
+    return {
+        "name": name,
+        **_requests(evidence),
+        "success_rate": evidence.rate(evidence.outcomes["completed"]),
+        **{metric: evidence.distribution(metric) for metric in LATENCIES},
+        "input_tokens": evidence.distribution("input_tokens"),
+        "output_tokens": evidence.distribution("output_tokens"),
+        "bottlenecks": dict(evidence.bottlenecks.most_common()),
+        "mean_shares": evidence.mean_shares(),
+        "arrivals": arrival_pattern(evidence),
+        "exact": evidence.exact,
+    }
+
+
+def _role(name: str, evidence: Evidence) -> Document:
+    columns = ("queue_wait", "preprocessing", "prefill", "decode_time")
+    return {"name": name, "total": evidence.total, **{column: evidence.distribution(column) for column in columns}}

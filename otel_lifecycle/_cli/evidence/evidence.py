@@ -1,0 +1,167 @@
+"""One set of requests, reduced to numbers in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+
+from otel_lifecycle._cli.evidence.conditions import Conditions
+from otel_lifecycle._cli.evidence.rows import INDEX, SKETCHED, Row, Sample, row_of
+from otel_lifecycle._cli.evidence.sketch import Floats, Sketch, summary
+from otel_lifecycle._cli.evidence.timeline import EARLIEST, Timeline
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._core.slo import WHOLE, Slo
+
+BATCH: Final = 4096
+"""Rows gathered before they are added up together."""
+SAMPLE: Final = 50_000
+"""Rows kept one by one: up to so many requests every quantile is exact."""
+GROUP_SAMPLE: Final = 5_000
+"""The same for one group among many."""
+
+TERMINATED: Final = ("completed", "cancelled", "timed_out", "failed")
+REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
+"""Reasons of a failure that mean the server refused to take the request up."""
+
+
+class Evidence:
+    """The evidence of one set of requests; every figure of it comes with its number of samples."""
+
+    def __init__(self, capacity: int = SAMPLE, slo: Slo | None = None) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.abnormal: Counter[tuple[str, str, str]] = Counter()
+        self.bottlenecks: Counter[str] = Counter()
+        self.breaches: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self.share_sums: Counter[str] = Counter()
+        self.shared = 0
+        self.slo_judged = 0
+        self.slo_met = 0
+        self.first_arrival: float | None = None
+        self.last_end: float | None = None
+        self.conditions = Conditions()
+        self.timeline = Timeline()
+        self.sample = Sample(capacity)
+        self.gaps = Sketch()
+        self._slo = slo
+        self._sketches = {name: Sketch() for name in SKETCHED}
+        self._stages = {stage: Sketch() for stage in STAGES}
+        self._pending: list[Row] = []
+        self._pending_gaps: list[float] = []
+
+    def add(self, request: Request) -> None:
+        """Take a request into account."""
+        self.outcomes[request.outcome] += 1
+        if request.outcome != "completed":
+            self.abnormal[request.outcome, request.failure_stage or "-", request.reason or "-"] += 1
+        elif request.bottleneck is not None:
+            self.bottlenecks[request.bottleneck] += 1
+        if request.shares:
+            self.shared += 1
+            self.share_sums.update(request.shares)
+        self._judge(request)
+        self._note(request)
+        self.conditions.add(request)
+        self._pending.append(row_of(request))
+        if request.gaps:
+            self._pending_gaps.extend(request.gaps)
+            self.notes["requests_with_gaps"] += 1
+        if len(self._pending) >= BATCH:
+            self.flush()
+
+    def _judge(self, request: Request) -> None:
+        met = request.slo_met
+        if request.outcome not in TERMINATED:
+            return
+        if self._slo is not None:
+            met = self._slo.judge(request.seconds, completed=request.outcome == "completed")[WHOLE]
+        if met is not None:
+            self.slo_judged += 1
+            self.slo_met += met
+
+    def _note(self, request: Request) -> None:
+        notes = self.notes
+        if request.legal is False:
+            notes["illegal"] += 1
+        for breach in request.breaches:
+            self.breaches[breach.kind] += 1
+        if request.preemptions:
+            notes["preemptions"] += request.preemptions
+            notes["preempted_requests"] += 1
+        if request.wasted:
+            notes["wasted_tokens"] += request.wasted
+            notes["wasting_requests"] += 1
+        if request.disconnected and request.outcome == "completed":
+            notes["completed_without_client"] += 1
+
+    def flush(self) -> None:
+        """Add up what is pending; to be called once more after the last request."""
+        if self._pending:
+            batch: Floats = np.array(self._pending, dtype=np.float64)
+            self._pending.clear()
+            for name, sketch in self._sketches.items():
+                sketch.add(batch[:, INDEX[name]])
+            self._extend(batch)
+            whole = batch[batch[:, INDEX["whole_breakdown"]] == 1]
+            for stage, sketch in self._stages.items():
+                sketch.add(whole[:, INDEX[STAGE_METRIC[stage]]])
+            self.timeline.add(batch)
+            self.sample.add(batch)
+        if self._pending_gaps:
+            self.gaps.add(np.array(self._pending_gaps))
+            self._pending_gaps.clear()
+
+    def _extend(self, batch: Floats) -> None:
+        """Take the batch's believable times into the span from the first arrival to the last end."""
+        told = batch[batch[:, INDEX["start"]] > EARLIEST]
+        if len(told):
+            first, last = float(told[:, INDEX["start"]].min()), float(told[:, INDEX["end"]].max())
+            self.first_arrival = first if self.first_arrival is None else min(first, self.first_arrival)
+            self.last_end = last if self.last_end is None else max(last, self.last_end)
+
+    @property
+    def total(self) -> int:
+        """All requests, ended or not."""
+        return sum(self.outcomes.values())
+
+    @property
+    def terminated(self) -> int:
+        """Requests with a terminal event: the denominator of every rate."""
+        return sum(self.outcomes[outcome] for outcome in TERMINATED)
+
+    @property
+    def exact(self) -> bool:
+        """Whether quantiles are of all samples, not of the sketch."""
+        return self.sample.complete
+
+    def distribution(self, name: str) -> dict[str, Any]:
+        """Return count, mean, p50, p95, p99 and max of a column."""
+        return summary(self._sketches[name], self.sample.column(name) if self.exact else None)
+
+    def stage(self, stage: str) -> dict[str, Any]:
+        """Return the same of a stage's time, over the completed requests with complete boundaries only."""
+        whole = self.sample.rows()[self.sample.column("whole_breakdown") == 1]
+        return summary(self._stages[stage], whole[:, INDEX[STAGE_METRIC[stage]]] if self.exact else None)
+
+    def sketch(self, name: str) -> Sketch:
+        """Return the sketch of a column."""
+        return self._sketches[name]
+
+    def rate(self, number: int) -> float | None:
+        """Return a number of requests over all that ended; None of none."""
+        return number / self.terminated if self.terminated else None
+
+    @property
+    def rejected(self) -> int:
+        """Failures because the server refused the request."""
+        return sum(
+            number
+            for (outcome, _, reason), number in self.abnormal.items()
+            if outcome == "failed" and reason in REJECTIONS
+        )
+
+    def mean_shares(self) -> dict[str, float]:
+        """Return the mean share of every stage over the requests with complete boundaries; empty of none."""
+        return {stage: self.share_sums[stage] / self.shared for stage in STAGES} if self.shared else {}

@@ -1,0 +1,152 @@
+"""What only metrics tell of a run: memory, cache and device use, tokens produced in vain, single gaps, cold start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.sources.spans import MetricPoint, Span
+
+GAUGES: Final = {
+    semconv.CACHE_USAGE.name: "share of the key-value cache in use",
+    semconv.MEMORY_USED.name: "memory in use, bytes",
+    semconv.DEVICE_UTILIZATION.name: "share of time the device was busy",
+}
+MAX_SERIES: Final = 256
+"""Series kept apart for each metric; one process gives a handful."""
+
+
+class Resources:
+    """Points of metrics, reduced as they come: the peak of a gauge, the last or the sum of a counter."""
+
+    def __init__(self) -> None:
+        self._gauges: dict[tuple[str, str], dict[str, Any]] = {}
+        self._series: dict[str, dict[str, MetricPoint]] = {}
+        self._phases: dict[str, list[float]] = {}
+        self.launch: dict[str, Any] = {}
+
+    def add(self, point: MetricPoint) -> None:
+        """Take a point into account."""
+        if point.name in GAUGES:
+            if point.value is not None:
+                self._gauge(point, point.value)
+            return
+        known = self._series.setdefault(point.name, {})
+        before = known.get(point.series)
+        if before is None and len(known) >= MAX_SERIES:
+            return
+        known[point.series] = point if before is None else _joined(before, point)
+
+    def _gauge(self, point: MetricPoint, value: float) -> None:
+        labels = ", ".join(f"{key}={item}" for key, item in sorted(point.attributes.items()))
+        key = (point.name, labels)
+        if key not in self._gauges and len(self._gauges) >= MAX_SERIES:
+            return
+        kept = self._gauges.setdefault(key, {"count": 0, "peak": value, "total": 0.0})
+        kept["count"] += 1
+        kept["total"] += value
+        kept["peak"] = max(kept["peak"], value)
+
+    def add_phase(self, span: Span) -> None:
+        """Take a span of the cold start into account."""
+        phase = str(span.attributes.get(semconv.STARTUP_PHASE))
+        seconds = max(0, span.end_ns - span.start_ns) * 1e-9
+        if phase in self._phases or len(self._phases) < MAX_SERIES:
+            self._phases.setdefault(phase, []).append(seconds)
+        if len(self.launch) < MAX_SERIES:
+            self.launch.update({key: value for key, value in span.attributes.items() if key != semconv.STARTUP_PHASE})
+
+    def gauges(self) -> list[dict[str, Any]]:
+        """Return name, labels, peak, mean and count of every gauge."""
+        return [
+            {"name": name, "labels": labels, "peak": kept["peak"], "mean": kept["total"] / kept["count"], **_n(kept)}
+            for (name, labels), kept in sorted(self._gauges.items())
+        ]
+
+    def phases(self) -> list[dict[str, Any]]:
+        """Return phase, count, mean and longest of the cold start, from spans or else from the metric."""
+        if self._phases:
+            return [_phase(phase, len(all_), sum(all_), max(all_)) for phase, all_ in sorted(self._phases.items())]
+        points = self._series.get(semconv.STARTUP_DURATION.name, {}).values()
+        return [
+            _phase(str(point.attributes.get(semconv.STARTUP_PHASE)), point.count, point.total or 0.0, None)
+            for point in points
+            if point.count
+        ]
+
+    def wasted_tokens(self) -> int | None:
+        """Return the tokens produced after their request had ended; None where no metric tells."""
+        points = [
+            point
+            for point in self._series.get(semconv.TOKENS.name, {}).values()
+            if point.attributes.get(semconv.TOKEN_DIRECTION) == "wasted"
+        ]
+        return int(sum(point.value or 0 for point in points)) if points else None
+
+    def cancel_lag(self) -> dict[str, Any] | None:
+        """Return count and mean of the time a server went on after a request had ended."""
+        points = [point for point in self._series.get(semconv.CANCEL_LAG.name, {}).values() if point.count]
+        return _moments(points) if points else None
+
+    def inter_token_latency(self) -> dict[str, Any] | None:
+        """Return count, mean and interpolated quantiles of every gap, from its histogram."""
+        points = [point for point in self._series.get(semconv.INTER_TOKEN_LATENCY.name, {}).values() if point.count]
+        if not points or len({point.edges for point in points}) != 1:
+            return None
+        buckets = [sum(column) for column in zip(*(point.buckets for point in points), strict=True)]
+        edges = points[0].edges
+        quantiles = {name: _bucket_quantile(edges, buckets, q) for name, q in _QUANTILES}
+        return {**_moments(points), **quantiles, "max": None}
+
+
+_QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+
+
+def _n(kept: dict[str, Any]) -> dict[str, Any]:
+    return {"count": kept["count"]}
+
+
+def _phase(phase: str, count: int | None, total: float, longest: float | None) -> dict[str, Any]:
+    return {"phase": phase, "count": count, "mean": total / count if count else None, "longest": longest}
+
+
+def _moments(points: Iterable[MetricPoint]) -> dict[str, Any]:
+    points = list(points)
+    count = sum(point.count or 0 for point in points)
+    return {"count": count, "mean": sum(point.total or 0.0 for point in points) / count}
+
+
+def _joined(before: MetricPoint, point: MetricPoint) -> MetricPoint:
+    """A cumulative point replaces an earlier one; a delta adds to it."""
+    if point.cumulative:
+        return point if point.time_ns >= before.time_ns else before
+    return MetricPoint(
+        name=point.name,
+        series=point.series,
+        attributes=point.attributes,
+        time_ns=max(before.time_ns, point.time_ns),
+        value=_plus(before.value, point.value),
+        count=None if point.count is None else (before.count or 0) + point.count,
+        total=_plus(before.total, point.total),
+        edges=point.edges,
+        buckets=tuple(map(sum, zip(before.buckets, point.buckets, strict=False))),
+        cumulative=False,
+    )
+
+
+def _plus(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _bucket_quantile(edges: tuple[float, ...], buckets: list[int], q: float) -> float | None:
+    """Interpolate within the bucket, as Prometheus does; the last edge for what lies beyond it."""
+    rank, below = q * sum(buckets), 0
+    for number, count in enumerate(buckets):
+        if count and below + count >= rank:
+            if number == len(edges):
+                return edges[-1] if edges else None
+            lower = edges[number - 1] if number else 0.0
+            return lower + (edges[number] - lower) * (rank - below) / count
+        below += count
+    return None

@@ -1,0 +1,1 @@
+"""How a result is shown: terminal, JSON, CSV, one self-contained page."""

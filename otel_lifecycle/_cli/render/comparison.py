@@ -1,0 +1,192 @@
+"""A comparison as tables, drawings and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter
+
+from otel_lifecycle._cli.comparison.conditions import Difference
+from otel_lifecycle._cli.comparison.document import Result
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.verdicts import ALPHA, Comparison
+from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._cli.render.canvas import drawing, in_seconds
+from otel_lifecycle._cli.render.pages import Page, Section, render
+from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.text import NOTHING, number, plural, seconds, share
+from otel_lifecycle._cli.render.theme import colour
+
+NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
+
+
+def tables(result: Result) -> list[Table]:
+    """Return the tables of a comparison."""
+    found = [
+        _sides(result),
+        conditions("Conditions that differ", result.differences),
+        conditions("Varied on purpose", result.varied),
+        _figures(result),
+        _gates(result),
+    ]
+    return [table for table in found if table.rows]
+
+
+def _sides(result: Result) -> Table:
+    return Table(
+        title="Sides",
+        columns=("side", "from", "runs", "requests"),
+        rows=tuple(
+            (side.name, ", ".join(side.sources), number(len(side.runs)), number(side.total))
+            for side in (result.baseline, result.candidate)
+        ),
+        left=2,
+    )
+
+
+def conditions(title: str, found: Sequence[Difference]) -> Table:
+    """Return the conditions in which two sides differ."""
+    return Table(
+        title=title,
+        columns=("condition", "baseline", "candidate"),
+        rows=tuple((one.condition, one.baseline, one.candidate) for one in found),
+        left=3,
+    )
+
+
+def _figures(result: Result) -> Table:
+    method = result.plain()["method"]
+    tests = sorted({one.test for one in result.figures if one.test})
+    return Table(
+        title="Figures",
+        columns=("metric", "baseline", "candidate", "change", "95 % interval of it", "p", "samples", "verdict"),
+        rows=tuple(_row(one) for one in result.figures),
+        note=f"interval: {method['interval']} (rates: Newcombe); p: {'; '.join(tests)}; {method['correction']},"
+        f" below {ALPHA}",
+    )
+
+
+def _row(one: Comparison) -> tuple[str, ...]:
+    verdict = one.verdict if one.verdict in {"better", "worse"} else f"{one.verdict}: {one.reason}"
+    counts = f"{number(one.baseline_count)} / {number(one.candidate_count)}"
+    interval = (
+        NOTHING if one.low is None or one.high is None else f"{_change(one, one.low)} to {_change(one, one.high)}"
+    )
+    p = NOTHING if one.p_corrected is None else "< 0.001" if one.p_corrected < 0.001 else f"{one.p_corrected:.3f}"
+    values = (value(one, one.baseline), value(one, one.candidate))
+    return (one.metric, *values, _change(one, one.difference), interval, p, counts, verdict)
+
+
+def value(one: Comparison, figure: float | None) -> str:
+    """Return a figure in the unit of its metric."""
+    if one.rate:
+        return share(figure)
+    return seconds(figure) if "." in one.metric else number(figure)
+
+
+def _change(one: Comparison, difference: float | None) -> str:
+    if difference is None:
+        return NOTHING
+    if one.rate:
+        return f"{difference * 100:+.1f} pt"
+    return f"{difference / one.baseline:+.1%}" if one.baseline else value(one, difference)
+
+
+def _gates(result: Result) -> Table:
+    rows = [
+        (
+            one.gate.text,
+            f"{one.change:+.1%}" if one.gate.relative else f"{one.change:+.4g}",
+            "FAILED" if one.failed else f"passed ({one.reason})" if one.reason else "passed",
+        )
+        for one in result.rulings
+    ]
+    return Table(title="Gates", columns=("fail on", "change", "ruling"), rows=tuple(rows))
+
+
+def page(result: Result) -> str:
+    """Return the page of a comparison."""
+    loud = [f"Forced: {plural(len(result.differences), 'condition')} differ, so these are not runs of one workload."]
+    made = tables(result)
+    rest = [Section(title=table.title, tables=[table]) for table in made if table.title != "Figures"]
+    figures = [table for table in made if table.title == "Figures"]
+    return render(
+        Page(
+            title="Comparison of two runs",
+            subtitle=f"{', '.join(result.baseline.sources)} against {', '.join(result.candidate.sources)}",
+            warnings=loud if result.differences else (),
+            tiles=_tiles(result),
+            sections=[
+                Section(title=result.headline[:1].upper() + result.headline[1:], plots=[forest(result)]),
+                Section(title="Distributions", plots=_overlays(result)),
+                Section(title="Figures", tables=figures),
+                *rest,
+            ],
+        )
+    )
+
+
+def _tiles(result: Result) -> list[tuple[str, str]]:
+    by_name = {one.metric: one for one in result.figures}
+    shown = [by_name[name] for name in ("ttft.p95", "tpot.p50", "e2e.p95", "success_rate") if name in by_name]
+    return [
+        (f"{one.metric}: {value(one, one.baseline)} to {value(one, one.candidate)}", _change(one, one.difference))
+        for one in shown
+    ]
+
+
+def forest(result: Result) -> str:
+    """The change of every figure with its interval, in percent of the baseline."""
+    shown = [
+        one for one in result.figures if one.baseline and one.low is not None and one.high is not None and not one.rate
+    ]
+    paint = {"better": colour("decode"), "worse": colour("preempted")}
+    with drawing(9, 0.6 + 0.2 * len(shown), label="change of every figure with its 95 % interval") as made:
+        axes = made.axes[0]
+        axes.axvline(0, color=colour("muted"), linewidth=0.8)
+        for row, one in enumerate(shown):
+            scale = 100 / (one.baseline or 1.0)
+            shade = paint.get(one.verdict, colour("other"))
+            axes.plot([(one.low or 0) * scale, (one.high or 0) * scale], [row, row], color=shade, linewidth=2)
+            axes.plot((one.difference or 0) * scale, row, "o", color=shade, markersize=4.5)
+        axes.set_yticks(range(len(shown)), [one.metric for one in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlabel("change against the baseline; green is better, red is worse, grey is no evidence")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:+.0f} %"))
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    return made.svg
+
+
+def _overlays(result: Result) -> list[str]:
+    found = []
+    for column, name in NAMES.items():
+        left, right = (_known(side, column) for side in (result.baseline, result.candidate))
+        if len(left) and len(right):
+            found.append(_overlay(name, left, right))
+    return found
+
+
+def _known(side: Side, column: str) -> Floats:
+    values = side.column(column)
+    chosen = ~np.isnan(values) & (values > 0)
+    return values[chosen & (side.column("completed") == 1)] if column == "e2e" else values[chosen]
+
+
+def _overlay(name: str, left: Floats, right: Floats) -> str:
+    """The share of requests at or below each time, of both sides."""
+    with drawing(4.2, 2.4, label=f"{name} of both sides") as made:
+        axes = made.axes[0]
+        for values, label, shade in ((left, "baseline", "muted"), (right, "candidate", "accent")):
+            points = np.quantile(values, np.linspace(0, 1, 201))
+            axes.plot(points, np.linspace(0, 1, 201), color=colour(shade), linewidth=1.6, label=label)
+        axes.set_title(name, loc="left", fontsize=9.5)
+        axes.set_xlim(0, float(np.quantile(np.concatenate([left, right]), 0.995)) * 1.05)
+        axes.xaxis.set_major_formatter(in_seconds())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:.0%}"))
+        axes.set_ylabel("of requests")
+        axes.grid(axis="y", linewidth=0.6)
+        axes.legend(loc="lower right")
+    return made.svg

@@ -1,0 +1,69 @@
+"""Results for programs: JSON, and CSV with a figure a line."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import orjson
+
+
+def to_json(document: Any) -> str:
+    """Return a document as indented JSON; what is no number is null, bytes are hex."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(document, option=options, default=_default).decode()
+
+
+def to_json_line(document: Any) -> str:
+    """Return a document as one line of JSON."""
+    return orjson.dumps(
+        document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=_default
+    ).decode()
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).hex()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(type(value).__name__)
+
+
+def write_csv(document: Mapping[str, Any], out: IO[str]) -> None:
+    """Write ``section, name, figure, value`` for every figure of a report, in full precision."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("section", "name", "figure", "value"))
+    for path, value in _leaves(document, ()):
+        section, *rest = path
+        writer.writerow((section, "/".join(rest[:-1]), rest[-1] if rest else "", value))
+
+
+def write_rows(columns: Sequence[str], rows: Iterator[Mapping[str, Any]], out: IO[str]) -> None:
+    """Write a table of mappings."""
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, (*path, _name(inner, number)))
+    elif value is not None and not (isinstance(value, float) and math.isnan(value)):
+        yield path, value
+
+
+def _name(inner: Any, number: int) -> str:
+    """Return what an item of a list is called by itself, or else its place."""
+    if isinstance(inner, Mapping) and "outcome" not in inner:
+        for key in ("name", "stage", "phase", "metric", "kind"):
+            if key in inner and len(inner) > 1 and isinstance(inner[key], str):
+                return str(inner[key])
+    return str(number)

@@ -1,0 +1,175 @@
+"""One self-contained page: no script, no request to any network, readable in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+
+from otel_lifecycle._cli.diagnosis import Diagnosis
+from otel_lifecycle._cli.evidence.document import LATENCIES, Document
+from otel_lifecycle._cli.evidence.workload import Workload
+from otel_lifecycle._cli.render import plots, tables
+from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.text import number, plural, seconds, share, text
+from otel_lifecycle._cli.render.theme import variables
+from otel_lifecycle._cli.requests.model import STAGES
+from otel_lifecycle._version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading, the drawings under it, and the tables under those."""
+
+    title: str
+    plots: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    legend: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
+    tiles: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+    diagnosis: Diagnosis | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML; everything that came from a trace is escaped."""
+    loader = jinja2.PackageLoader("otel_lifecycle._cli.render")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("page.html.j2").render(
+        title=page.title,
+        subtitle=page.subtitle,
+        warnings=page.warnings,
+        tiles=[{"name": name, "value": value} for name, value in page.tiles],
+        diagnosis=page.diagnosis,
+        sections=page.sections,
+        light=variables(dark=False),
+        dark=variables(dark=True),
+        version=__version__,
+    )
+
+
+def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limit: int) -> str:
+    """Return the page of a report."""
+    window, requests = report["window"], report["requests"]
+    sections = [
+        Section(title="Outcomes and bottlenecks", plots=[plots.mix(workload.main)]) if requests["total"] else None,
+        _section("Abnormal requests", [tables.abnormal_kinds(report), tables.abnormal_requests(report, limit)]),
+        _stages(workload, report),
+        _latency(workload, report),
+        _section("System output", [tables.output(report)]),
+        _slowest(workload),
+        _section("Conditions", [tables.conditions(report)]),
+        _section("Workload classes", [tables.parts("", "class", report["classes"])]),
+        _section(f"By {report['group_by']}", [tables.parts("", text(report["group_by"]), report["groups"])]),
+        _section("Apart from all of the above", [tables.parts("", "traffic", report["apart"]), tables.roles(report)]),
+        _section("Cold start and resources", [tables.startup(report), tables.resources(report)]),
+        _section("What was not read", [tables.trouble(report)]),
+    ]
+    return render(
+        Page(
+            title=f"Inference workload: {plural(requests['total'], 'request')}",
+            subtitle=f"{text(window['start'])} to {text(window['end'])} ({seconds(window['seconds'])}) · "
+            + ", ".join(report["sources"]),
+            tiles=_tiles(report),
+            warnings=_warnings(report),
+            diagnosis=diagnosis,
+            sections=[section for section in sections if section is not None],
+        )
+    )
+
+
+def _tiles(report: Document) -> list[tuple[str, str]]:
+    latency, output = report["latency"], report["output"]
+    found = [(f"success rate, of {number(output['terminated'])} ended", share(output["success_rate"]))]
+    for key, name in (("ttft", "TTFT p95"), ("tpot", "TPOT p95"), ("e2e", "E2E p95")):
+        if latency[key]["count"]:
+            found.append((f"{name}, of {number(latency[key]['count'])}", seconds(latency[key]["p95"])))
+    if output["request_throughput"] is not None:
+        found.append(("completed per second", number(output["request_throughput"])))
+    return found
+
+
+def _warnings(report: Document) -> list[str]:
+    told = []
+    if report["output"]["illegal"]:
+        told.append(
+            f"{plural(report['output']['illegal'], 'request')} made an illegal transition; see otel-lifecycle check."
+        )
+    if report["requests"]["incomplete"]:
+        count = plural(report["requests"]["incomplete"], "request")
+        told.append(f"{count} never ended, and stand outside the success rate.")
+    return told
+
+
+def _section(title: str, found: Sequence[Table]) -> Section | None:
+    shown = [table for table in found if table.rows]
+    return Section(title=title, tables=shown) if shown else None
+
+
+def _stages(workload: Workload, report: Document) -> Section | None:
+    if not report["stages"]["count"]:
+        return None
+    drawn = [plots.over_time(workload.main.timeline)] if len(workload.main.timeline.field("arrivals")) else []
+    return Section(title="Stages of completed requests", plots=drawn, tables=[tables.stages(report)])
+
+
+def _latency(workload: Workload, report: Document) -> Section | None:
+    table = tables.latency(report)
+    if not table.rows:
+        return None
+    names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+    drawn = [
+        plots.distribution(workload.main.sketch(name), names[name], report["latency"][name])
+        for name in LATENCIES
+        if report["latency"][name]["count"]
+    ]
+    if workload.main.gaps.n:
+        drawn.insert(2, plots.distribution(workload.main.gaps, "ITL", report["latency"]["itl"]))
+    elif report["latency"]["itl_within_requests"]["itl_p99"]["count"]:
+        figures = report["latency"]["itl_within_requests"]["itl_p99"]
+        drawn.insert(2, plots.distribution(workload.main.sketch("itl_p99"), "ITL, p99 of a request", figures))
+    scatter = plots.against_length(workload.main)
+    return Section(title="User latency", plots=[*drawn, scatter] if scatter else drawn, tables=[table])
+
+
+def _slowest(workload: Workload) -> Section | None:
+    if not workload.slowest:
+        return None
+    return Section(
+        title="The slowest completed requests",
+        plots=[plots.slowest(workload.slowest)],
+        legend=[*STAGES, "other"],
+        tables=[_slow_table(workload)],
+    )
+
+
+def _slow_table(workload: Workload) -> Table:
+    return Table(
+        title="",
+        columns=("request", "trace", "bottleneck", "TTFT", "E2E", "tokens in", "tokens out"),
+        rows=tuple(
+            (
+                text(request.attributes.get("inference.request.id")),
+                request.trace_id,
+                text(request.bottleneck),
+                seconds(request.seconds.get("ttft")),
+                seconds(request.seconds.get("e2e")),
+                number(request.input_tokens),
+                number(request.output_tokens),
+            )
+            for request in workload.slowest
+        ),
+        left=3,
+        note="one of them as a page of its own: otel-lifecycle view TRACE SOURCE",
+    )

@@ -1,0 +1,54 @@
+"""How single figures are written."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+NOTHING: Final = "-"
+"""What stands where there is nothing to say; never 0."""
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration with three digits and the unit that suits it; a dash of none."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    for limit, factor, unit in ((0.001, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if 0 < abs(value) < limit:
+            return f"{_digits(value * factor)} {unit}"
+    return f"{_digits(value)} s"
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def share(value: float | None) -> str:
+    """Return a rate or share in percent; a dash of none."""
+    return NOTHING if value is None or math.isnan(value) else f"{value * 100:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """Return a number; a dash of none."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def text(value: object) -> str:
+    """Return a text; a dash of none."""
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def shorten(value: str, width: int = 60) -> str:
+    """Return a text cut in the middle to a width."""
+    if len(value) <= width:
+        return value
+    half = (width - 1) // 2
+    return f"{value[:half]}…{value[-half:]}"

@@ -1,0 +1,1 @@
+"""One value per request, whichever library made its span."""

@@ -1,0 +1,150 @@
+"""From a span to a request.
+
+A span of ours bears its own verdict, which is what the process counted and Prometheus shows; it is taken as it is.  A
+foreign span bears events only; the core judges them here as the processor would have, and writes the same attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.requests.foreign import judge
+from otel_lifecycle._cli.requests.model import DURATIONS, STAGES, Breach, Request
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
+
+_SECONDS: Final = tuple((name, f"inference.{name}") for name in DURATIONS)
+_SHARES: Final = tuple((stage, semconv.SHARE_PREFIX + stage) for stage in STAGES)
+_ITL: Final = (
+    ("p50", semconv.ITL_P50),
+    ("p95", semconv.ITL_P95),
+    ("p99", semconv.ITL_P99),
+    ("max", semconv.ITL_MAX),
+)
+_MARKS: Final = frozenset({*BOUNDARIES, *TERMINAL_EVENTS, "output", "preempt", "resume"})
+_MICRO: Final = 1e-6
+_NANO: Final = 1e-9
+
+
+def is_request(span: Span) -> bool:
+    """Return whether a span is a request: it bears a verdict, or its lifecycle events."""
+    return semconv.OUTCOME in span.attributes or any(event.name == "arrive" for event in span.events)
+
+
+def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> Request:
+    """Return the request of a span for which :func:`is_request` holds.
+
+    ``shape`` and ``threshold`` are for foreign spans, which say neither.
+    """
+    if semconv.OUTCOME in span.attributes:
+        return _request(span, span.attributes, _told_breaches(span), ())
+    judged = judge(span, shape, threshold)
+    made = _request(span, {**span.attributes, **judged.attributes}, judged.breaches, judged.gaps)
+    return replace(made, wasted=judged.wasted) if judged.wasted else made
+
+
+def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], gaps: tuple[float, ...]) -> Request:
+    arrival = _arrival(span)
+    return Request(
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        name=span.name,
+        start_ns=arrival,
+        end_ns=max(span.end_ns, arrival),
+        attributes={**span.resource, **own},
+        outcome=str(own[semconv.OUTCOME]),
+        failure_stage=_text(own.get(semconv.FAILURE_STAGE)),
+        reason=_text(own.get(semconv.END_REASON) or own.get(semconv.ERROR_TYPE)),
+        seconds=_numbers(own, _SECONDS),
+        shares=_numbers(own, _SHARES),
+        bottleneck=_text(own.get(semconv.BOTTLENECK)),
+        dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
+        itl=_numbers(own, _ITL),
+        gaps=gaps or _offset_gaps(own.get(semconv.TOKEN_OFFSETS)),
+        marks=tuple((event.name, (event.time_ns - arrival) * _NANO) for event in span.events if event.name in _MARKS),
+        input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
+        output_tokens=_output_tokens(own),
+        preempted=_number(own.get(semconv.PREEMPTED)),
+        preemptions=_whole(own.get(semconv.PREEMPTIONS)) or 0,
+        wasted=0,
+        disconnected=bool(own.get(semconv.CLIENT_DISCONNECTED)),
+        legal=_flag(own.get(semconv.LEGAL)),
+        slo_met=_flag(own.get(semconv.SLO_MET)),
+        breaches=breaches,
+    )
+
+
+def _arrival(span: Span) -> int:
+    """Return when the request arrived: at the event, or at the start of a span without one."""
+    for event in span.events:
+        if event.name == "arrive":
+            return event.time_ns
+    return span.start_ns
+
+
+def _told_breaches(span: Span) -> tuple[Breach, ...]:
+    """Return the violations that the span's own process recorded on it."""
+    arrival = _arrival(span)
+    told = tuple(
+        Breach(
+            kind=str(event.attributes.get(semconv.VIOLATION_KIND) or semconv.OTHER),
+            state=_text(event.attributes.get(semconv.VIOLATION_STATE)),
+            event=_text(event.attributes.get(semconv.VIOLATION_EVENT)),
+            offset=(event.time_ns - arrival) * _NANO,
+        )
+        for event in span.events
+        if event.name == semconv.VIOLATION_SPAN_EVENT
+    )
+    untold = (_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(told)
+    return told + (Breach(kind=semconv.OTHER),) * max(untold, 0)
+
+
+def _output_tokens(own: Mapping[str, Any]) -> int | None:
+    streamed = _whole(own.get(semconv.STREAMED_TOKENS))
+    return _whole(own.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)) if streamed is None else streamed
+
+
+def _offset_gaps(offsets: Any) -> tuple[float, ...]:
+    """Return the gaps between tokens whose exact offsets a span bears: microseconds, as 32-bit or a list."""
+    if isinstance(offsets, bytes) and len(offsets) % 4 == 0:
+        packed = array("I")
+        packed.frombytes(offsets)
+        offsets = packed.tolist()
+    if not isinstance(offsets, list):
+        return ()
+    return tuple((later - earlier) * _MICRO for earlier, later in pairwise(offsets))
+
+
+def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict[str, float]:
+    found = {}
+    for short, attribute in names:
+        number = own.get(attribute)
+        if number is not None and (number := _number(number)) is not None:
+            found[short] = number
+    return found
+
+
+def _number(raw: Any) -> float | None:
+    """Return a finite number that is not negative; a duration that is anything else is no duration."""
+    if type(raw) is float or type(raw) is int:  # which a bool is not
+        return float(raw) if 0 <= raw < math.inf else None
+    return None
+
+
+def _whole(raw: Any) -> int | None:
+    number = _number(raw)
+    return None if number is None else int(number)
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else str(raw)
+
+
+def _flag(raw: Any) -> bool | None:
+    return raw if isinstance(raw, bool) else None

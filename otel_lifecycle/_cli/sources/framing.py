@@ -1,0 +1,149 @@
+"""From bytes to messages: what is compressed is unpacked, what is framed is cut.
+
+| bytes | who writes them |
+|---|---|
+| a JSON document a line | the Collector's file exporter, by default |
+| one JSON document, or an array of them, printed prettily or not | people, ``jq``, Jaeger's page |
+| a 4-byte big-endian length before each message (JSON or protobuf, plain or zstd) | that exporter with proto or zstd |
+| a varint length before each protobuf message | the OTLP file specification |
+| one bare protobuf message | a saved request body |
+
+Any of them may be within gzip or zstd.  At most one message is held at a time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Final, Literal, TypeAlias
+
+import zstandard
+
+Stream: TypeAlias = "io.BufferedReader[Any]"
+Message: TypeAlias = tuple[Literal["json", "proto"], bytes]
+
+MAX_MESSAGE: Final = 256 * 2**20
+"""Bytes of the largest message that is read; a larger one is no batch of telemetry."""
+
+GZIP: Final = b"\x1f\x8b"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+BROKEN: Final = (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile)
+"""What a compressed file raises where it was cut short or damaged."""
+
+_FIRST_FIELD: Final = 0x0A
+"""Tag of field 1, length-delimited: how every OTLP batch begins."""
+
+
+class CutShort(Exception):
+    """The bytes end, or stop making sense, within a message; ``telemetry``: what there is of it looks like one."""
+
+    def __init__(self, reason: str, *, telemetry: bool = False) -> None:
+        super().__init__(reason)
+        self.telemetry = telemetry
+
+
+def unpacked(stream: Stream) -> Stream:
+    """Return the stream, or what is within it where it is compressed as a whole."""
+    head = stream.peek(4)[:4]
+    if head.startswith(GZIP):
+        return io.BufferedReader(gzip.GzipFile(fileobj=stream))
+    if head == ZSTD:
+        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+        return io.BufferedReader(reader)
+    return stream
+
+
+def messages(stream: Stream) -> Iterator[Message]:
+    """Yield the messages of an uncompressed stream; CutShort or one of :data:`BROKEN` where it ends too early."""
+    head = stream.peek(16)[:16]
+    if not head:
+        return
+    if _is_text(head):
+        yield from (("json", line) for line in _documents(stream))
+    elif _counted(head):
+        yield from _length_prefixed(stream)
+    elif head[0] == _FIRST_FIELD and _bare(head):
+        yield "proto", stream.read(MAX_MESSAGE)
+    else:
+        yield from _varint_prefixed(stream)
+
+
+def _is_text(head: bytes) -> bool:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
+def _counted(head: bytes) -> bool:
+    """Whether a 4-byte length comes first: a small number, then the start of a message of some kind."""
+    if len(head) < 5 or struct.unpack(">I", head[:4])[0] > MAX_MESSAGE:
+        return False
+    return head[4] in (_FIRST_FIELD, ord("{")) or head[4:8] == ZSTD
+
+
+def _bare(head: bytes) -> bool:
+    """Whether field 1 begins here: a resource (field 1), scope spans (2) or a schema URL (3) comes first in it."""
+    at = 1
+    while at < len(head) and head[at] & 0x80:
+        at += 1
+    return at + 1 < len(head) and head[at + 1] in (0x0A, 0x12, 0x1A)
+
+
+def _documents(stream: Stream) -> Iterator[bytes]:
+    """Yield a JSON document a line, or the one document that all lines are."""
+    first = stream.readline(MAX_MESSAGE)
+    stripped = first.strip()
+    if len(stripped) < 2 or stripped.endswith((b"{", b"[", b",")):
+        rest = stream.read(MAX_MESSAGE)
+        if len(rest) == MAX_MESSAGE:
+            raise CutShort(f"one JSON document of more than {MAX_MESSAGE >> 20} MiB; write a document a line")
+        yield first + rest
+        return
+    while first:
+        if len(first) == MAX_MESSAGE:
+            raise CutShort(f"a line of more than {MAX_MESSAGE >> 20} MiB")
+        if not first.isspace():
+            yield first
+        first = stream.readline(MAX_MESSAGE)
+
+
+def _length_prefixed(stream: Stream) -> Iterator[Message]:
+    unpacker = zstandard.ZstdDecompressor()
+    while head := stream.read(4):
+        if len(head) < 4:
+            raise CutShort("the file ends within a length", telemetry=True)
+        message = _exactly(stream, struct.unpack(">I", head)[0])
+        if message.startswith(ZSTD):
+            message = unpacker.stream_reader(message).read(MAX_MESSAGE)
+        yield ("json" if _is_text(message[:16]) else "proto"), message
+
+
+def _varint_prefixed(stream: Stream) -> Iterator[Message]:
+    while (size := _varint(stream)) is not None:
+        yield "proto", _exactly(stream, size)
+
+
+def _varint(stream: IO[bytes]) -> int | None:
+    size = shift = 0
+    while byte := stream.read(1):
+        size |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            return size
+        if shift > 35:
+            raise CutShort("no length where one should be")
+    if shift:
+        raise CutShort("the file ends within a length")
+    return None
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    # A length is trusted only as far as something of OTLP follows it: any file begins with some number.
+    if size > MAX_MESSAGE:
+        raise CutShort(f"a message of {size} bytes, more than {MAX_MESSAGE >> 20} MiB")
+    message = stream.read(size)
+    if len(message) < size:
+        looks = message[:1] in (b"\n", b"{") or message.startswith(ZSTD)
+        raise CutShort(f"the file ends within a message, at {len(message)} of {size} bytes", telemetry=looks)
+    return message

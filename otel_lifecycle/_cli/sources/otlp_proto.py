@@ -1,0 +1,155 @@
+"""OTLP in its protobuf form, decoded by ``opentelemetry-proto``.
+
+A file does not say which signal a message is; the three kinds of batch have the same outer shape.  It is told apart by
+what decodes to something: a span has ids and times, a metric a name and no ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, MetricsData
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as ProtoMetric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from otel_lifecycle._cli.sources.intake import Intake
+from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, series
+from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
+from otel_lifecycle.semconv import STAGE
+
+ID_BYTES: Final = (16, 8)
+
+
+def decode(message: bytes, intake: Intake) -> bool:
+    """Put every wanted span and metric point of a message into the intake; False if it is no OTLP message."""
+    traces = _parse(TracesData, message)
+    if traces is not None and _has_spans(traces):
+        _traces(traces, intake)
+        return True
+    metrics = _parse(MetricsData, message)
+    if metrics is not None and _has_metrics(metrics):
+        _metrics(metrics, intake)
+        return True
+    if traces is not None and traces.resource_spans:
+        intake.tally.add("logs")
+        return True
+    return False
+
+
+def _parse(kind: Any, message: bytes) -> Any:
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        return None
+
+
+def _has_spans(traces: TracesData) -> bool:
+    """Whether the first span looks like one: another signal's bytes decode too, but to nonsense."""
+    for batch in traces.resource_spans:
+        for scope in batch.scope_spans:
+            for span in scope.spans:
+                return len(span.trace_id) == ID_BYTES[0] and len(span.span_id) == ID_BYTES[1]
+    return False
+
+
+def _has_metrics(metrics: MetricsData) -> bool:
+    return any(scope.metrics for batch in metrics.resource_metrics for scope in batch.scope_metrics)
+
+
+def _traces(traces: TracesData, intake: Intake) -> None:
+    for batch in traces.resource_spans:
+        resource = attributes(batch.resource.attributes)
+        for scope in batch.scope_spans:
+            for raw in scope.spans:
+                intake.tally.read["spans"] += 1
+                if intake.everything or _wanted(raw):
+                    _take(raw, resource, scope.scope.name, intake)
+                elif not any(item.key == STAGE for item in raw.attributes):
+                    intake.tally.add("other_spans")
+
+
+def _wanted(raw: ProtoSpan) -> bool:
+    return any(event.name == ARRIVE for event in raw.events) or any(item.key in MARKS for item in raw.attributes)
+
+
+def _take(raw: ProtoSpan, resource: Attributes, scope: str, intake: Intake) -> None:
+    if (len(raw.trace_id), len(raw.span_id)) != ID_BYTES or not any(raw.trace_id) or not any(raw.span_id):
+        intake.trouble("broken_span")
+        return
+    events = tuple(
+        SpanEvent(name=event.name, time_ns=event.time_unix_nano, attributes=attributes(event.attributes))
+        for event in raw.events
+    )
+    intake.items.append(
+        Span(
+            trace_id=raw.trace_id.hex(),
+            span_id=raw.span_id.hex(),
+            parent_id=raw.parent_span_id.hex(),
+            name=raw.name,
+            start_ns=raw.start_time_unix_nano,
+            end_ns=raw.end_time_unix_nano,
+            attributes=attributes(raw.attributes),
+            resource=resource,
+            events=events,
+            dropped_events=raw.dropped_events_count,
+            dropped_attributes=raw.dropped_attributes_count,
+            scope=scope,
+        )
+    )
+
+
+def attributes(items: Iterable[KeyValue]) -> dict[str, Any]:
+    """Return key-value pairs as a dict."""
+    return {item.key: _value(item.value) for item in items}
+
+
+def _value(raw: AnyValue) -> Any:
+    kind = raw.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_value(item) for item in raw.array_value.values]
+    if kind == "kvlist_value":
+        return attributes(raw.kvlist_value.values)
+    return getattr(raw, kind)
+
+
+def _metrics(metrics: MetricsData, intake: Intake) -> None:
+    for batch in metrics.resource_metrics:
+        resource = attributes(batch.resource.attributes)
+        for scope in batch.scope_metrics:
+            for raw in scope.metrics:
+                if raw.name not in METRICS:
+                    intake.tally.add("other_metrics")
+                else:
+                    intake.items += _points(raw, resource)
+
+
+def _points(raw: ProtoMetric, resource: Attributes) -> list[MetricPoint]:
+    kind = raw.WhichOneof("data")
+    if kind not in {"gauge", "sum", "histogram"}:
+        return []
+    data: Any = getattr(raw, kind)
+    temporality = getattr(data, "aggregation_temporality", None)
+    cumulative = temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+    return [_point(raw.name, point, resource, kind == "histogram", cumulative) for point in data.data_points]
+
+
+def _point(name: str, point: Any, resource: Attributes, histogram: bool, cumulative: bool) -> MetricPoint:
+    own = attributes(point.attributes)
+    return MetricPoint(
+        name=name,
+        series=series(own, resource),
+        attributes=own,
+        time_ns=point.time_unix_nano,
+        value=None if histogram else float(getattr(point, point.WhichOneof("value") or "as_int")),
+        count=point.count if histogram else None,
+        total=point.sum if histogram else None,
+        edges=tuple(point.explicit_bounds) if histogram else (),
+        buckets=tuple(point.bucket_counts) if histogram else (),
+        cumulative=cumulative,
+    )

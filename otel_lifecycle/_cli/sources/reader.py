@@ -1,0 +1,196 @@
+"""All sources of a command, one after the other, as spans and metric points."""
+
+from __future__ import annotations
+
+import glob
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from otel_lifecycle._cli.problems import NotATrace, Unusable
+from otel_lifecycle._cli.sources import jaeger, otlp_json, otlp_proto
+from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
+from otel_lifecycle._cli.sources.intake import Intake
+from otel_lifecycle._cli.sources.seen import Seen
+from otel_lifecycle._cli.sources.spans import Item, Span
+from otel_lifecycle._cli.sources.tally import Tally
+
+STDIN: Final = "-"
+CHUNK: Final = 2**20
+TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"')
+"""What a JSON line that was cut short still shows of a trace file."""
+
+
+class Reader:
+    """Iterates over the wanted spans and metric points of ``sources``: paths, folders, globs, ``-``, Jaeger's URL.
+
+    ``tally`` tells what was read and what was not.  ``everything``: spans of any library, too.  ``progress`` is called
+    with the number of bytes as they are read.  Raises NotATrace for a named file that holds no telemetry, Unusable for
+    one that cannot be opened, NoAnswer for a Jaeger that does not answer.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[str],
+        tally: Tally,
+        *,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.sources = list(sources)
+        self.tally = tally
+        self._everything = everything
+        self._progress = progress
+        self._seen = Seen()
+
+    def __iter__(self) -> Iterator[Item]:
+        for source in self.sources:
+            for batch in self._batches(source):
+                yield from filter(self._is_new, batch)
+        self.tally.counts["duplicates_unchecked"] = self._seen.forgotten
+
+    def _is_new(self, item: Item) -> bool:
+        if not isinstance(item, Span) or self._seen.add(item.trace_id, item.span_id):
+            return True
+        self.tally.add("duplicate", f"span {item.span_id} of trace {item.trace_id}")
+        return False
+
+    def _batches(self, source: str) -> Iterator[list[Item]]:
+        """Yield the items of a source, message by message."""
+        if jaeger.is_url(source):
+            for answer in jaeger.fetch(source, time.time_ns() // 1000, self.tally):
+                intake = self._intake(source)
+                jaeger.decode(answer, intake)
+                yield intake.items
+            return
+        for name, opened in _files(source):
+            yield from self._file(name, opened)
+
+    def _intake(self, place: str) -> Intake:
+        return Intake(place=place, tally=self.tally, everything=self._everything)
+
+    def _file(self, name: str, opened: Callable[[], IO[bytes]]) -> Iterator[list[Item]]:
+        try:
+            raw = opened()
+        except OSError as error:
+            raise Unusable(f"{name}: {error.strerror or error}") from error
+        with raw:
+            buffered: Stream = io.BufferedReader(_Counted(raw, self._progress), CHUNK)
+            if not buffered.peek(1):
+                self.tally.add("empty_file", name)
+                return
+            yield from self._messages(name, unpacked(buffered))
+            self.tally.read["files"] += 1
+
+    def _messages(self, name: str, stream: Stream) -> Iterator[list[Item]]:
+        known, number, problem, cut = 0, 0, "it holds no message", False
+        try:
+            for number, (kind, message) in enumerate(messages(stream), 1):
+                place = f"{name}:{number}"
+                items = self._message(kind, message, place)
+                if isinstance(items, str):
+                    problem = items
+                    cut |= self._unread(message, place, items)
+                    continue
+                known += 1
+                yield items
+        except (CutShort, *BROKEN) as error:
+            problem = str(error) or "it ends too early"
+            cut = not isinstance(error, CutShort) or error.telemetry
+            if not known and not cut:
+                problem = f"it begins with no OTLP message, JSON or protobuf ({problem})"
+            if known or cut:
+                self.tally.add("truncated", f"{name}, after {known} messages: {problem}")
+        if not known and not cut:
+            if name in self.sources or name == "standard input":
+                raise NotATrace(name, problem)
+            # In a folder other things may lie beside the traces.
+            self.tally.add("not_a_trace", f"{name}: {problem}")
+            return
+        self.tally.read["messages"] += known
+
+    def _unread(self, message: bytes, place: str, reason: str) -> bool:
+        """Count a message that was not read; return whether it is a trace that was cut short."""
+        cut = any(mark in message[:4096] for mark in TELEMETRY) and not message.rstrip().endswith((b"}", b"]"))
+        self.tally.add("truncated" if cut else "unreadable", place if cut else f"{place}: {reason}")
+        return cut
+
+    def _message(self, kind: str, message: bytes, place: str) -> list[Item] | str:
+        """Return the items of a message, or why it has none."""
+        intake = self._intake(place)
+        if kind == "proto":
+            if not otlp_proto.decode(message, intake):
+                return "not OTLP"
+            return intake.items
+        try:
+            documents = orjson.loads(message)
+        except orjson.JSONDecodeError as error:
+            return f"not JSON ({error})"
+        for document in documents if isinstance(documents, list) else [documents]:
+            decode = _decoder(document)
+            if decode is None:
+                return "JSON, but not OTLP"
+            decode(document, intake)
+        return intake.items
+
+
+def _decoder(document: object) -> Callable[[Any, Intake], None] | None:
+    if otlp_json.is_otlp(document):
+        return otlp_json.decode
+    return jaeger.decode if jaeger.is_jaeger(document) else None
+
+
+def _files(source: str) -> list[tuple[str, Callable[[], IO[bytes]]]]:
+    """Return the name of every file that a source means, and how to open it."""
+    if source == STDIN:
+        return [("standard input", lambda: sys.stdin.buffer)]
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
+        if not found:
+            raise Unusable(f"{source}: the folder is empty")
+        return [(str(item), _opener(item)) for item in found]
+    if not path.exists() and (matches := sorted(glob.glob(source))):  # noqa: PTH207 - a pattern may be absolute
+        return [(match, _opener(Path(match))) for match in matches]
+    return [(source, _opener(path))]
+
+
+def _opener(path: Path) -> Callable[[], IO[bytes]]:
+    return lambda: path.open("rb")
+
+
+def total_bytes(sources: Iterable[str]) -> int | None:
+    """Return how many bytes the sources have, None where that cannot be known (a pipe, a URL)."""
+    total = 0
+    for source in sources:
+        if source == STDIN or jaeger.is_url(source):
+            return None
+        for name, _ in _files(source):
+            path = Path(name)
+            if not path.is_file():
+                return None
+            total += path.stat().st_size
+    return total
+
+
+class _Counted(io.RawIOBase):
+    """Bytes of a file as they pass, told to a progress bar."""
+
+    def __init__(self, raw: IO[bytes], progress: Callable[[int], None] | None) -> None:
+        self._raw = raw
+        self._progress = progress
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._raw.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        if self._progress is not None:
+            self._progress(len(chunk))
+        return len(chunk)
