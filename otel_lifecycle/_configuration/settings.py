@@ -70,7 +70,7 @@ def read_settings(arguments: Mapping[str, Any], environ: Mapping[str, str] | Non
         record_exceptions=reader.flag("record_exceptions"),
         shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),
         resources=_resources(arguments.get("resources")),
-        resource_attributes=dict(arguments.get("resource_attributes") or {}),
+        resource_attributes=_attributes(arguments.get("resource_attributes")),
     )
 
 
@@ -127,14 +127,7 @@ class _Reader:
     def interval(self) -> float:
         """The metric interval: ours, else OpenTelemetry's in milliseconds, else the default."""
         raw = self.standard("OTEL_METRIC_EXPORT_INTERVAL")
-        default = DEFAULT_INTERVAL_S
-        if raw is not None:
-            try:
-                default = float(raw) / 1000
-            except ValueError as error:
-                rule = "it must be a positive number of milliseconds"
-                raise ConfigurationError(f"OTEL_METRIC_EXPORT_INTERVAL is {raw!r:.80}; {rule}") from error
-        return self.seconds("metric_interval", default)
+        return self.seconds("metric_interval", DEFAULT_INTERVAL_S if raw is None else _milliseconds(raw))
 
     def endpoint(self) -> str | None:
         value, where = self.get("endpoint", str)
@@ -195,7 +188,20 @@ class _Reader:
         limits = {item.name: self.get(f"slo_{item.name}", float)[0] for item in fields(Slo)}
         if all(limit is None for limit in limits.values()):
             return None
-        return _checked(f"{PREFIX}SLO_*", lambda objectives: Slo(**objectives), limits)
+        slo: Slo = _checked(f"{PREFIX}SLO_*", lambda objectives: Slo(**objectives), limits)
+        return slo
+
+
+def _milliseconds(raw: str) -> float:
+    """Return OTEL_METRIC_EXPORT_INTERVAL in seconds."""
+    try:
+        seconds = float(raw) / 1000
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        rule = "it must be a positive number of milliseconds"
+        raise ConfigurationError(f"OTEL_METRIC_EXPORT_INTERVAL is {raw!r:.80}; {rule}")
+    return seconds
 
 
 def _checked(where: str, check: Callable[[Any], Any], value: Any) -> Any:
@@ -215,6 +221,12 @@ def _parse_flag(raw: str) -> bool:
 
 
 _WANTED: Final[Mapping[Any, str]] = {float: "a number", _parse_flag: "true or false"}
+
+
+def _attributes(given: object) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigurationError(f"resource_attributes is {given!r:.80}; it must be a mapping")
+    return dict(given or {})
 
 
 def _resources(given: object) -> dict[str, Callable[[], Any]]:

@@ -74,7 +74,7 @@ def _mean(name: str, samples: Sequence[Any]) -> dict[str, Any]:
 
 def _tokens(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, int | None]:
     counts = [m["streamed_tokens"] for _, m in results if m["streamed_tokens"] is not None]
-    return len(counts), sum(counts) if counts else None
+    return len(counts), sum(counts) if counts or not results else None
 
 
 def _bottlenecks(
@@ -106,5 +106,5 @@ def _throughput(
     _, tokens = _tokens(inside)
     return {
         "request_throughput": completed / (end - start),
-        "token_throughput": (tokens or 0) / (end - start) if tokens is not None or not inside else None,
+        "token_throughput": None if tokens is None else tokens / (end - start),
     }
