@@ -18,7 +18,7 @@ from opentelemetry.context import Context, attach, detach, get_current
 
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
-from otel_lifecycle._request.conditions import check_role, check_names, given
+from otel_lifecycle._request.conditions import check_names, check_role, given
 from otel_lifecycle._request.handle import NoRequest, Request, leave
 from otel_lifecycle._request.opening import open_request
 from otel_lifecycle._request.scope import context_of, in_context
@@ -229,5 +229,3 @@ def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Ca
         return items(anchor(), get_current(), args, kwargs)
 
     return wrapper
-
-

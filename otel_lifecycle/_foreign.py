@@ -30,8 +30,8 @@ class Truncated(LifecycleError):
 def is_lifecycle(span: ReadableSpan) -> bool:
     """Return whether a span that is not ours carries an ``arrive`` event.
 
-    A span that lost its oldest events has lost its arrival first: with events dropped, one that bears nothing but events
-    of the lifecycle is one too.
+    A span that lost its oldest events has lost its arrival first: with events dropped, one that bears nothing but
+    events of the lifecycle is one too.
     """
     if span.instrumentation_scope is not None and span.instrumentation_scope.name == semconv.SCOPE:
         return False
@@ -134,7 +134,7 @@ def rebuild(
         resource=span.resource,
         attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat)},
         events=_with_violations(span, violations),
-        links=span._links,  # noqa: SLF001  # the public property forgets how many were dropped
+        links=span._links,  # the public property forgets how many were dropped
         kind=span.kind,
         status=span.status,
         start_time=span.start_time,
@@ -145,7 +145,7 @@ def rebuild(
 
 def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:
     if not violations:
-        return span._events  # noqa: SLF001  # the public property forgets how many were dropped
+        return span._events  # the public property forgets how many were dropped
     shown = [
         Event(semconv.VIOLATION_SPAN_EVENT, _violation_attributes(violation), span.end_time)
         for violation in violations[:MAX_SHOWN_VIOLATIONS]

@@ -163,9 +163,8 @@ def add_processor(processor: Assessor) -> None:
 
 def remove_processor(processor: Assessor) -> None:
     """Forget a processor that was shut down."""
-    for reference in list(_processors):
-        if reference() is processor:
-            _discard(reference)
+    for reference in [known for known in _processors if known() is processor]:
+        _discard(reference)
 
 
 def _discard(reference: weakref.ref[Any]) -> None:

@@ -34,11 +34,11 @@ COMPAT = (None, "vllm")
 class LifecycleSpanProcessor(SpanProcessor):
     """Checks every transition; records metrics; writes attribution.
 
-    ``next``: a processor that every span is handed on to, foreign ones with their attribution.  ``meter_provider``: where
-    the metrics go; the global one by default.  ``dominance_threshold``: the share, in (0, 1], from which a stage is the
-    bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for tests and
-    development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that engine's
-    ``gen_ai.latency.*`` attributes besides.
+    ``next``: a processor that every span is handed on to, foreign ones with their attribution.  ``meter_provider``:
+    where the metrics go; the global one by default.  ``dominance_threshold``: the share, in (0, 1], from which a stage
+    is the bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for
+    tests and development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that
+    engine's ``gen_ai.latency.*`` attributes besides.
 
     Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
     """
@@ -72,13 +72,11 @@ class LifecycleSpanProcessor(SpanProcessor):
         self._slo = slo
         self._shut_down = False
         self._warned: set[str] = set()
-        self._instruments = instruments_of(
-            metrics.get_meter_provider() if meter_provider is None else meter_provider
-        )
+        self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
         self._instruments.attach(self)
         _registry.add_processor(self)
 
-    # ------------------------------------------------------------------------------------------------- the SDK's side
+    # ---------------------------------------------------------------------------------------- the SDK's side
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take the request whose span this is, unless another processor has."""
@@ -121,7 +119,7 @@ class LifecycleSpanProcessor(SpanProcessor):
             return True
         return bool(self._guard("force_flush", self._next.force_flush, timeout_millis))
 
-    # ------------------------------------------------------------------------------------------------- the handle's side
+    # ---------------------------------------------------------------------------------------- the handle's side
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
@@ -132,9 +130,7 @@ class LifecycleSpanProcessor(SpanProcessor):
     def record_violation(self, kind: str, labels: _registry.Labels) -> None:
         """Count a violation that came after the span was closed."""
         instruments = self._instruments
-        self._guard(
-            "record", instruments.add, semconv.TRANSITION_VIOLATIONS, 1, instruments.labels(labels), kind
-        )
+        self._guard("record", instruments.add, semconv.TRANSITION_VIOLATIONS, 1, instruments.labels(labels), kind)
 
     def record_wasted(self, tokens: int, labels: _registry.Labels, context: Context | None) -> None:
         """Count tokens produced after the end."""
@@ -146,9 +142,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         """Record how long after the end the last token was produced."""
         if labels.role == "whole":
             bounded = self._instruments.labels(labels)
-            self._guard(
-                "record", self._instruments.record, semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context
-            )
+            self._guard("record", self._instruments.record, semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context)
 
     def record_gaps(self, gaps: Sequence[int], labels: _registry.Labels, context: Context | None) -> None:
         """Record gaps, in nanoseconds, of a stream that goes on."""
@@ -163,7 +157,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         """Say, once, that a request was seen by two processors."""
         self._warn("twice", "a request is seen by two lifecycle processors; the first one counts it, once")
 
-    # ------------------------------------------------------------------------------------------------- foreign spans
+    # ---------------------------------------------------------------------------------------- foreign spans
 
     def _assess_foreign(self, span: ReadableSpan) -> ReadableSpan:
         if not is_lifecycle(span):
@@ -178,13 +172,13 @@ class LifecycleSpanProcessor(SpanProcessor):
             return span
         return rebuild(span, finished, verdict, violations, compat=self.compat)
 
-    # ------------------------------------------------------------------------------------------------- safety
+    # ---------------------------------------------------------------------------------------- safety
 
     def _guard(self, where: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call; what it raises is logged, once for each place, and goes no further: these calls are in span.end()."""
         try:
             return call(*arguments, **named)
-        except Exception:  # noqa: BLE001  # telemetry never breaks its host
+        except Exception:  # telemetry never breaks its host
             if where not in self._warned:
                 self._warned.add(where)
                 logger.exception("%s failed; it is not said again", where)

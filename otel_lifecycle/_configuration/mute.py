@@ -1,7 +1,7 @@
 """Exporters that are silent in a process that inherited them by fork.
 
-A child inherits its parent's queues and cumulative counts together with the threads that the SDK starts again.  Whatever
-they would send has been, or will be, sent by the parent.
+A child inherits its parent's queues and cumulative counts together with the threads that the SDK starts again.
+Whatever they would send has been, or will be, sent by the parent.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class MuteMetrics(MetricExporter):
 
     def __init__(self, exporter: MetricExporter) -> None:
         super().__init__(
-            preferred_temporality=exporter._preferred_temporality,  # noqa: SLF001  # no public way to ask
-            preferred_aggregation=exporter._preferred_aggregation,  # noqa: SLF001  # no public way to ask
+            preferred_temporality=exporter._preferred_temporality,  # no public way to ask
+            preferred_aggregation=exporter._preferred_aggregation,  # no public way to ask
         )
         self._exporter = exporter
         self._pid = os.getpid()

@@ -98,7 +98,8 @@ def build_resource(settings: Settings, *, child: bool = False) -> Resource:
     if settings.service_name is not None:
         attributes["service.name"] = settings.service_name
     resource = Resource.create(attributes)
-    if child or INSTANCE_ID not in attributes and INSTANCE_ID not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+    given = INSTANCE_ID in attributes or INSTANCE_ID in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if child or not given:
         resource = resource.merge(Resource({INSTANCE_ID: str(uuid.uuid4())}))
     return resource
 
@@ -156,7 +157,7 @@ def observe_resources(meter_provider: Any, settings: Settings) -> None:
 
 
 def _observer(callback: Callable[[], Any]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(options: CallbackOptions) -> Iterable[Observation]:
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
         value = callback()
         if value is None:  # Not known now: no sample, never 0.
             return []

@@ -30,7 +30,7 @@ class Settings:
     """Everything ``configure()`` works from, read and checked.
 
     ``protocols``: for traces and metrics each, ``grpc`` or ``http/protobuf``.  ``exporters``: for each whether it is
-    exported.  ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], or None for OTEL_TRACES_SAMPLER.
+    exported.  ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], None for OTEL_TRACES_SAMPLER.
     ``resources``: callbacks, without arguments, that return a number or ``[(number, attributes), ...]``.
     """
 

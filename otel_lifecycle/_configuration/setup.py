@@ -79,9 +79,9 @@ def configure(
 ) -> None:
     """Set up providers, OTLP export and the lifecycle processor for this process, and for those forked from it.
 
-    ``endpoint``: base URL of the Collector.  ``protocol``: ``grpc`` or ``http/protobuf`` (left out: by OTEL_* variables;
-    grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or the share of
-    traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
+    ``endpoint``: base URL of the Collector.  ``protocol``: ``grpc`` or ``http/protobuf`` (left out: by OTEL_*
+    variables; grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or
+    the share of traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
     ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  Each is also
     OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
@@ -150,5 +150,3 @@ def shutdown(timeout: float | None = None) -> bool:
 
 def _at_exit() -> None:
     shutdown()
-
-

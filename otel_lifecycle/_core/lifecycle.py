@@ -115,9 +115,7 @@ _GENERATION = (
 )
 _POOLING = (Row("prefill", "complete", "completed", "the model's one pass; there are no tokens"),)
 
-_QUEUE = Stage(
-    name="queue", state="queued", metric="queue_wait", entered="arrival", left="admitted", leave="admit"
-)
+_QUEUE = Stage(name="queue", state="queued", metric="queue_wait", entered="arrival", left="admitted", leave="admit")
 _PREPROCESSING = Stage(
     name="preprocessing",
     state="preprocessing",
@@ -134,9 +132,7 @@ _PREFILL = Stage(
     left="first_token",
     leave="first_token",
 )
-_DECODE = Stage(
-    name="decode", state="decode", metric="decode_time", entered="first_token", left="terminal", leave=None
-)
+_DECODE = Stage(name="decode", state="decode", metric="decode_time", entered="first_token", left="terminal", leave=None)
 
 
 def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape:
@@ -151,9 +147,7 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape
         for event in ("cancel", "timeout", "fail")
     )
     states = {NOT_ARRIVED, *live, *TERMINAL_STATES}
-    table = {
-        state: MappingProxyType({row.event: row.next for row in rows if row.state == state}) for state in states
-    }
+    table = {state: MappingProxyType({row.event: row.next for row in rows if row.state == state}) for state in states}
     return Shape(name=name, rows=rows, stages=stages, table=MappingProxyType(table))
 
 
@@ -226,12 +220,10 @@ def get_shape(name: object) -> Shape:
     return shape
 
 
-def next_state(
-    shape: Shape, state: str, event: str, interrupted: str | None = None, timestamp: object = None
-) -> str:
+def next_state(shape: Shape, state: str, event: str, interrupted: str | None = None, timestamp: object = None) -> str:
     """Return the state that ``event`` leads to, or raise the :class:`TransitionError` it amounts to.
 
-    ``interrupted`` is the state that ``preempt`` left, which ``resume`` returns to; ``timestamp`` is for the error only.
+    ``interrupted`` is the state that ``preempt`` left, which ``resume`` returns to; ``timestamp`` is for the error.
     """
     following = shape.table[state].get(event)
     if following is None:
@@ -239,9 +231,7 @@ def next_state(
     return interrupted or following if following is INTERRUPTED else following
 
 
-def transition_error(
-    shape: Shape, state: str, event: str, timestamp: object = None
-) -> TransitionError | UnknownEvent:
+def transition_error(shape: Shape, state: str, event: str, timestamp: object = None) -> TransitionError | UnknownEvent:
     """Build the error for an event that ``state`` does not allow."""
     allowed = tuple(shape.table[state])
     kind: type[TransitionError | UnknownEvent]

@@ -13,9 +13,7 @@ from otel_lifecycle.errors import InvalidValue, MissingTerminal
 Report = dict[str, Any]
 
 
-def build_report(
-    timeline: Timeline, status: str, *, token_times: bool = True, usage: int | None = None
-) -> Report:
+def build_report(timeline: Timeline, status: str, *, token_times: bool = True, usage: int | None = None) -> Report:
     """Return the report of a request that ended with ``status``.
 
     ``usage`` is the output count that the server gave; it stands where a mark of unknown size left the count unknown.
@@ -42,7 +40,7 @@ def build_report(
 
 
 def _gaps(choices: Mapping[int, Choice]) -> list[Time]:
-    """Return the ITL samples; none at all of a request with a chunk of unknown size, whose singles may be chunks too."""
+    """Return the ITL samples; none of a request with a chunk of unknown size, whose singles may be chunks too."""
     if any(choice.tokens is None for choice in choices.values()):
         return []
     return [gap for choice in choices.values() for gap in choice.gaps]

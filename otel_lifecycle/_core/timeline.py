@@ -75,7 +75,9 @@ def _whole(number: object) -> int | None:
     return whole if 0 <= whole < 2**63 else None
 
 
-def check_count(count: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int | None:
+def check_count(
+    count: object, event: str | None = None, state: str | None = None, timestamp: object = None
+) -> int | None:
     """Return the token count; InvalidValue unless it is None or a whole number from 0."""
     whole = _whole(count)
     if whole is None and count is not None:

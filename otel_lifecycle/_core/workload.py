@@ -77,9 +77,7 @@ def _tokens(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> t
     return len(counts), sum(counts) if counts or not results else None
 
 
-def _bottlenecks(
-    results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], threshold: float
-) -> Counter[str]:
+def _bottlenecks(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], threshold: float) -> Counter[str]:
     counts: Counter[str] = Counter()
     for report, metrics in results:
         try:

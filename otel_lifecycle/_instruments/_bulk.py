@@ -6,37 +6,32 @@ works that out from the sorted samples and adds it to the aggregations behind an
 the SDK itself takes, so that every reader, view and temporality sees what plain recording would have left.
 
 It reaches into parts of the SDK that carry no promise, hence two guards.  :func:`ways_agree` compares both ways on
-known data in a throw-away provider, once a process; unless they agree the fast way is never used.  Then each target is
-judged by its exact type: an explicit-bucket histogram takes the counts, an exponential one takes the samples past the
-look-ups, a dropped stream costs nothing, and whatever else (sum, last value, a class of somebody's own, an attribute
-set beyond the cardinality limit) is given plain measurements.  An instrument that is not the SDK's gets plain
-``record`` calls.
+known data in a throw-away provider, once a process; unless they agree the direct way is never used.  Then each stream
+is judged by its exact type: an explicit-bucket histogram takes the counts, an exponential one takes the samples past
+the look-ups, a dropped stream costs nothing, and whatever else (sum, last value, a class of somebody's own, an
+attribute set beyond the cardinality limit) is given plain measurements.  An instrument that is not the SDK's gets
+plain ``record`` calls.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from time import time_ns
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.metrics import Histogram, NoOpHistogram
+from opentelemetry.metrics import Histogram
 
-from otel_lifecycle._instruments._sdk_metrics import Labels, SdkMetrics, installed_sdk, ways_agree
-
-_logger = logging.getLogger(__name__)
+from otel_lifecycle._instruments._direct import Behind, Direct, Sample
+from otel_lifecycle._instruments._sdk_metrics import Labels
 
 _SECOND: Final = 1e9
 _LONGEST_NS: Final = 1 << 62
 _CHUNK: Final = 128
 """Samples aggregated under one hold of a lock, where each costs a call."""
-_MOST_KEYS: Final = 4096
 
 
 class BulkHistogram:
@@ -46,21 +41,23 @@ class BulkHistogram:
     no-op one, or one of another implementation.  Safe for threads as far as the histogram is.
     """
 
-    __slots__ = ("_histogram", "_route", "_verify")
+    __slots__ = ("_behind",)
 
     def __init__(self, histogram: Histogram, *, verify: bool = True) -> None:
-        """Wrap ``histogram``; without ``verify`` the fast way is taken unproven, as its own proof must."""
-        self._histogram = histogram
-        self._verify = verify
-        self._route: _Route | None = None
-        if self._find_route() is None and verify and hasattr(histogram, "_real_instrument"):
-            # A provider may come later; the proof belongs here at set-up, not to the first request.
-            _verified_sdk()
+        self._behind = Behind(histogram, verify=verify)
 
     @property
     def fast(self) -> bool:
         """Whether samples bypass ``Histogram.record`` now; a view can still make single streams of it plain."""
-        return isinstance(self._find_route(), _FastRoute)
+        return self._behind.find()[1] is not None
+
+    def record(self, seconds: float, attributes: Labels, context: Context | None = None) -> None:
+        """Record one sample, as ``Histogram.record`` does with the same arguments."""
+        histogram, direct = self._behind.find()
+        if direct is not None and 0 <= seconds < math.inf:
+            direct.take(seconds, attributes, context)
+        elif histogram is not None:
+            histogram.record(seconds, attributes, context)
 
     def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None = None) -> None:
         """Record every gap, in integer nanoseconds sorted ascending, as ``Histogram.record(gap / 1e9)`` would.
@@ -69,121 +66,26 @@ class BulkHistogram:
         rounds at every addition.  Of each bucket the largest gap is offered as an exemplar, with the trace of
         ``context`` (None: the current one).  A negative gap is left out, as the SDK refuses it.
         """
-        route = self._find_route()
-        if route is None or not gaps:
-            return
-        if gaps[0] < 0:
+        histogram, direct = self._behind.find()
+        if gaps and gaps[0] < 0:
             gaps = gaps[bisect_left(gaps, 0) :]
-        if gaps:
-            route.record_many(gaps, attributes, context)
-
-    def _find_route(self) -> _Route | None:
-        """Return the way to the instrument behind any proxy, None where nothing keeps samples."""
-        histogram: Any = self._histogram
-        while (behind := getattr(histogram, "_real_instrument", histogram)) is not histogram:
-            histogram = behind
-        if histogram is None or isinstance(histogram, NoOpHistogram):
-            return None
-        route = self._route
-        if route is None or route.histogram is not histogram:
-            self._route = route = _make_route(histogram, verify=self._verify)
-        return route
-
-
-# ------------------------------------------------------------------------------------------------------------- routes
-
-
-class _Route:
-    """The plain way: a call of ``Histogram.record`` for every sample."""
-
-    __slots__ = ("histogram",)
-
-    def __init__(self, histogram: Any) -> None:
-        self.histogram = histogram
-
-    def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None) -> None:
-        record = self.histogram.record
-        for gap in gaps:
-            record(gap / _SECOND, attributes, context)
-
-
-class _FastRoute(_Route):
-    """The way past ``Histogram.record``, into the aggregations of every reader and view."""
-
-    __slots__ = ("_consumer", "_is_enabled", "_keys", "_sdk")
-
-    def __init__(self, histogram: Any, sdk: SdkMetrics) -> None:
-        super().__init__(histogram)
-        self._sdk = sdk
-        self._consumer = histogram._measurement_consumer
-        # Newer SDKs can switch a meter off, and on again, at any time.
-        self._is_enabled = cast("Callable[[], bool]", getattr(histogram, "_is_enabled", lambda: True))
-        self._keys: dict[tuple[tuple[str, str | bool], ...], Hashable] = {}
-
-    def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None) -> None:
-        if not self._is_enabled():
+        if histogram is None or not gaps:
             return
-        sdk, samples = self._sdk, _Samples(gaps)
-        delivery = _Delivery(
-            sdk, self.histogram, self._consumer._sdk_config.exemplar_filter, attributes, context or get_current()
-        )
-        for storage in list(self._consumer._reader_storages.values()):
-            if type(storage) is not sdk.storage:
-                delivery.measure(storage, samples.seconds())
-                continue
-            for match in storage._get_or_init_view_instrument_match(self.histogram):
-                kind = type(match._aggregation) if type(match) is sdk.match else None
-                if kind is sdk.explicit:
-                    delivery.add_buckets(match, self._key(match, attributes), samples)
-                elif kind is sdk.exponential:
-                    delivery.aggregate_each(match, self._key(match, attributes), samples)
-                elif kind is not sdk.drop:
-                    delivery.measure(match, samples.seconds())
-
-    def _key(self, match: Any, attributes: Labels) -> Hashable:
-        """Return what the SDK files the attributes under, as far as the view keeps them."""
-        kept = match._view._attribute_keys
-        items = tuple(attributes.items() if kept is None else ((k, v) for k, v in attributes.items() if k in kept))
-        key = self._keys.get(items)
-        if key is None:
-            if len(self._keys) >= _MOST_KEYS:
-                self._keys.clear()
-            key = self._keys[items] = self._sdk.key(dict(items))
-        return key
-
-
-def _make_route(histogram: Any, *, verify: bool) -> _Route:
-    """Choose the way; the SDK is not even imported for an instrument that is not its own."""
-    if type(histogram).__module__.startswith("opentelemetry.sdk."):
-        sdk = _verified_sdk() if verify else installed_sdk()
-        if (
-            sdk is not None
-            and isinstance(histogram, sdk.histogram)
-            and type(histogram._measurement_consumer) is sdk.consumer
-        ):
-            return _FastRoute(histogram, sdk)
-    return _Route(histogram)
-
-
-@lru_cache(maxsize=1)
-def _verified_sdk() -> SdkMetrics | None:
-    """Return the SDK's classes if bulk and plain recording agree in it, found out once a process."""
-    sdk = installed_sdk()
-    if sdk is not None and ways_agree(lambda histogram: BulkHistogram(histogram, verify=False)):
-        return sdk
-    _logger.warning("the installed opentelemetry-sdk is not one whose histograms take samples in bulk; they are slower")
-    return None
+        if direct is None:
+            for gap in gaps:
+                histogram.record(gap / _SECOND, attributes, context)
+        elif direct.enabled():
+            _pour(direct, _Samples(gaps), Sample(0.0, attributes, context or get_current()))
 
 
 # ------------------------------------------------------------------------------------------------------------ samples
 
 
-@dataclass(frozen=True, slots=True)
-class _Bucket:
+class _Bucket(NamedTuple):
     """The samples that fall into one bucket."""
 
-    index: int
-    count: int
+    number: int
+    samples: int
     largest: float
 
 
@@ -249,84 +151,52 @@ def _edge_ns(boundary: float) -> int:
 # ----------------------------------------------------------------------------------------------------------- delivery
 
 
-@dataclass(slots=True)
-class _Sample:
-    """What an aggregation reads of a measurement, with a value that can be set again."""
+def _pour(direct: Direct, samples: _Samples, sample: Sample) -> None:
+    """Bring the samples into every stream of every reader; ``sample`` has what is the same for all of them."""
+    sdk = direct.sdk
+    for target, known in direct.targets():
+        kind = type(target._aggregation) if known else None
+        if kind is sdk.explicit:
+            _add_buckets(direct, target, samples, sample)
+        elif kind is sdk.exponential:
+            _aggregate_each(direct, target, samples.seconds(), sample)
+        elif kind is not sdk.drop:
+            _measure_each(direct, target, samples.seconds(), sample)
 
-    value: float
-    time_unix_nano: int
-    attributes: Labels
-    context: Context
+
+def _measure_each(direct: Direct, target: Any, values: Iterable[float], sample: Sample) -> None:
+    for sample.value in values:
+        direct.measure(target, sample, direct.wanted(sample))
 
 
-class _Delivery:
-    """What is the same for all samples of one call, and the ways they reach an aggregation."""
+def _add_buckets(direct: Direct, match: Any, samples: _Samples, sample: Sample) -> None:
+    """Add to an explicit-bucket aggregation; where there is none yet, its first sample goes the plain way."""
+    key = direct.key(match, sample.attributes)
+    if not _try_buckets(direct, match, key, samples, sample):
+        _measure_each(direct, match, (samples.low,), sample)
+        rest = samples.rest()
+        if rest is not None and not _try_buckets(direct, match, key, rest, sample):
+            _measure_each(direct, match, rest.seconds(), sample)
 
-    __slots__ = ("_attributes", "_context", "_histogram", "_now", "_sdk", "_should_sample")
 
-    def __init__(
-        self, sdk: SdkMetrics, histogram: Any, exemplar_filter: Any, attributes: Labels, context: Context
-    ) -> None:
-        self._sdk = sdk
-        self._histogram = histogram
-        self._should_sample: Callable[[float, int, Labels, Context], bool] = exemplar_filter.should_sample
-        self._attributes = attributes
-        self._context = context
-        self._now = time_ns()
-
-    def measure(self, target: Any, values: Iterable[float]) -> None:
-        """Hand the values to a reader's storage or to a view's as the SDK's own measurements."""
-        for value in values:
-            measurement = self._sdk.measurement(value, self._now, self._histogram, self._context, self._attributes)
-            target.consume_measurement(measurement, self._wants(value))
-
-    def add_buckets(self, match: Any, key: Hashable, samples: _Samples) -> None:
-        """Add to an explicit-bucket aggregation; where there is none yet, its first sample goes the plain way."""
-        rest: _Samples | None = samples
-        if not self._try_buckets(match, key, samples):
-            self.measure(match, (samples.low,))
-            rest = samples.rest()
-            if rest is not None and not self._try_buckets(match, key, rest):
-                self.measure(match, rest.seconds())
-
-    def _try_buckets(self, match: Any, key: Hashable, samples: _Samples) -> bool:
-        buckets = samples.buckets(match._aggregation._boundaries)
-        if buckets is None:
+def _try_buckets(direct: Direct, match: Any, key: Hashable, samples: _Samples, sample: Sample) -> bool:
+    buckets = samples.buckets(match._aggregation._boundaries)
+    if buckets is None:
+        return False
+    offers = []
+    for bucket in buckets:
+        sample.value = bucket.largest
+        if direct.wanted(sample):
+            offers.append(bucket.largest)
+    # The match stays locked so that a delta collection cannot discard the aggregation in between.
+    with match._lock:
+        aggregation = match._attributes_aggregation.get(key)
+        if type(aggregation) is not direct.sdk.explicit:
             return False
-        offers = [bucket.largest for bucket in buckets if self._wants(bucket.largest)]
-        # The match stays locked so that a delta collection cannot discard the aggregation in between.
-        with match._lock:
-            aggregation = match._attributes_aggregation.get(key)
-            if type(aggregation) is not self._sdk.explicit:
-                return False
-            _add(aggregation, buckets, samples)
-            for value in offers:
-                aggregation._reservoir.offer(value, self._now, self._attributes, self._context)
-        return True
-
-    def aggregate_each(self, match: Any, key: Hashable, samples: _Samples) -> None:
-        """Let an exponential aggregation take the samples one by one, the last of each chunk as an exemplar."""
-        values = samples.seconds()
-        sample = _Sample(0.0, self._now, self._attributes, self._context)
-        start = 0
-        while start < len(values):
-            chunk = values[start : start + _CHUNK]
-            wanted = self._wants(chunk[-1])
-            with match._lock:
-                aggregation = match._attributes_aggregation.get(key)
-                if known := type(aggregation) is self._sdk.exponential:
-                    for sample.value in chunk[:-1]:
-                        aggregation.aggregate(sample, False)
-                    sample.value = chunk[-1]
-                    aggregation.aggregate(sample, wanted)
-            if not known:
-                # Not made yet, discarded by a delta collection, or beyond the cardinality limit.
-                chunk = chunk[:1]
-                self.measure(match, chunk)
-            start += len(chunk)
-
-    def _wants(self, value: float) -> bool:
-        return bool(self._should_sample(value, self._now, self._attributes, self._context))
+        _add(aggregation, buckets, samples)
+        for value in offers:
+            aggregation._reservoir.offer(value, sample.time_unix_nano, sample.attributes, sample.context)
+    return True
 
 
 def _add(aggregation: Any, buckets: Iterable[_Bucket], samples: _Samples) -> None:
@@ -334,9 +204,31 @@ def _add(aggregation: Any, buckets: Iterable[_Bucket], samples: _Samples) -> Non
         counts = aggregation._value
         if counts is None:
             counts = aggregation._value = [0] * (len(aggregation._boundaries) + 1)
-        for bucket in buckets:
-            counts[bucket.index] += bucket.count
+        for number, count, _ in buckets:
+            counts[number] += count
         aggregation._sum += samples.total
         if aggregation._record_min_max:
             aggregation._min = min(aggregation._min, samples.low)
             aggregation._max = max(aggregation._max, samples.high)
+
+
+def _aggregate_each(direct: Direct, match: Any, values: list[float], sample: Sample) -> None:
+    """Let an exponential aggregation take the samples one by one, the last of each chunk as an exemplar."""
+    key = direct.key(match, sample.attributes)
+    start = 0
+    while start < len(values):
+        chunk = values[start : start + _CHUNK]
+        sample.value = chunk[-1]
+        wanted = direct.wanted(sample)
+        with match._lock:
+            aggregation = match._attributes_aggregation.get(key)
+            if known := type(aggregation) is direct.sdk.exponential:
+                for sample.value in chunk[:-1]:
+                    aggregation.aggregate(sample, False)
+                sample.value = chunk[-1]
+                aggregation.aggregate(sample, wanted)
+        if not known:
+            # Not made yet, discarded by a delta collection, or beyond the cardinality limit.
+            chunk = chunk[:1]
+            _measure_each(direct, match, chunk, sample)
+        start += len(chunk)

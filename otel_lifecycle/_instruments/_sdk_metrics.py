@@ -1,4 +1,4 @@
-"""The parts of the metrics SDK that bulk recording reaches into, and the proof that it may.
+"""The parts of the metrics SDK that direct recording reaches into, and the proof that it may.
 
 Everything here imports the SDK inside its functions: the package itself loads the API only.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import Histogram
+from opentelemetry.metrics import Counter, Histogram, Meter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 _logger = logging.getLogger(__name__)
@@ -21,16 +21,25 @@ Labels = Mapping[str, "str | bool"]
 """Attributes of a metric: strings and booleans under non-empty names."""
 
 
-class Bulk(Protocol):
-    """What the proof asks of bulk recording."""
+class Recorder(Protocol):
+    """What the proof asks of a histogram."""
+
+    def record(self, seconds: float, attributes: Labels, context: Context | None = None) -> None: ...
 
     def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None = None) -> None: ...
+
+
+class Adder(Protocol):
+    """What the proof asks of a counter."""
+
+    def add(self, amount: int, attributes: Labels, context: Context | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdkMetrics:
     """The classes of the installed SDK, and how it files attributes."""
 
+    counter: type[Any]
     histogram: type[Any]
     consumer: type[Any]
     storage: type[Any]
@@ -45,6 +54,7 @@ class SdkMetrics:
 def installed_sdk() -> SdkMetrics | None:
     """Find the classes; None if the SDK is absent or has others."""
     try:
+        from opentelemetry.sdk.metrics import Counter as SdkCounter
         from opentelemetry.sdk.metrics import Histogram as SdkHistogram
         from opentelemetry.sdk.metrics._internal import _view_instrument_match, aggregation
         from opentelemetry.sdk.metrics._internal.measurement import Measurement
@@ -52,6 +62,7 @@ def installed_sdk() -> SdkMetrics | None:
         from opentelemetry.sdk.metrics._internal.metric_reader_storage import MetricReaderStorage
 
         return SdkMetrics(
+            counter=SdkCounter,
             histogram=SdkHistogram,
             consumer=SynchronousMeasurementConsumer,
             storage=MetricReaderStorage,
@@ -74,7 +85,9 @@ def _as_frozenset(attributes: Labels) -> Hashable:
 # -------------------------------------------------------------------------------------------------------------- proof
 
 _EDGES: Final = (0.0005, 0.005, 0.05, 0.5)
-_SPAN: Final = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+_CONTEXT: Final = set_span_in_context(
+    NonRecordingSpan(SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))), Context()
+)
 _ROUNDS: Final = (
     (0, 1, 500_000, 500_001, 4_999_999, 5_000_000, 5_000_001, 9_000_000_000),
     (50_000_001, 123_456_789),
@@ -83,38 +96,30 @@ _LABELS: Final[tuple[Labels, ...]] = ({"kept": "a", "other": True}, {})
 _METERS: Final = ("plain", "filtered", "exponential", "dropped")
 
 
-def ways_agree(bulk: Callable[[Histogram], Bulk]) -> bool:
+def ways_agree(recorder: Callable[[Histogram], Recorder], adder: Callable[[Counter], Adder]) -> bool:
     """Record known samples both ways in a provider of its own and compare what two readers collect, each time.
 
     One reader is cumulative and one delta; there are streams without a view, with filtered attributes, exponential and
     dropped ones.  Anything unexpected, an exception too, is a no.
     """
     try:
-        return _compare(bulk)
+        return _compare(recorder, adder)
     except Exception:
-        _logger.debug("bulk recording does not fit this SDK", exc_info=True)
+        _logger.debug("direct recording does not fit this SDK", exc_info=True)
         return False
 
 
-def _compare(bulk: Callable[[Histogram], Bulk]) -> bool:
+def _compare(recorder: Callable[[Histogram], Recorder], adder: Callable[[Counter], Adder]) -> bool:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
     readers = [InMemoryMetricReader(), InMemoryMetricReader(preferred_temporality=_delta())]
     provider = MeterProvider(readers, **_provider_arguments())
-    context = set_span_in_context(NonRecordingSpan(_SPAN), Context())
     try:
         for gaps in _ROUNDS:
             for meter in map(provider.get_meter, _METERS):
-                # Names differ between meters, or the SDK logs that their views conflict.
-                bulked, single = (
-                    meter.create_histogram(f"{way}.{meter.name}", "s", explicit_bucket_boundaries_advisory=_EDGES)
-                    for way in ("bulk", "single")
-                )
-                for labels in _LABELS:
-                    bulk(bulked).record_many(gaps, labels, context)
-                    for gap in gaps:
-                        single.record(gap / 1e9, labels, context)
+                _record_both(meter, recorder, gaps)
+                _add_both(meter, adder, gaps)
             if not all(_same(_streams(reader.get_metrics_data())) for reader in readers):
                 return False
         return True
@@ -122,11 +127,35 @@ def _compare(bulk: Callable[[Histogram], Bulk]) -> bool:
         provider.shutdown()
 
 
+def _record_both(meter: Meter, recorder: Callable[[Histogram], Recorder], gaps: Sequence[int]) -> None:
+    # Names differ between meters, or the SDK logs that their views conflict.
+    ours, theirs = (
+        meter.create_histogram(f"{way}.{meter.name}.gaps", "s", explicit_bucket_boundaries_advisory=_EDGES)
+        for way in ("direct", "plain")
+    )
+    recording = recorder(ours)
+    for labels in _LABELS:
+        recording.record_many(gaps, labels, _CONTEXT)
+        recording.record(0.02, labels, _CONTEXT)
+        for value in (*(gap / 1e9 for gap in gaps), 0.02):
+            theirs.record(value, labels, _CONTEXT)
+
+
+def _add_both(meter: Meter, adder: Callable[[Counter], Adder], amounts: Sequence[int]) -> None:
+    ours, theirs = (meter.create_counter(f"{way}.{meter.name}.amounts") for way in ("direct", "plain"))
+    adding = adder(ours)
+    for labels in _LABELS:
+        for amount in amounts:
+            adding.add(amount, labels, _CONTEXT)
+            theirs.add(amount, labels, _CONTEXT)
+
+
 def _delta() -> dict[type, Any]:
+    from opentelemetry.sdk.metrics import Counter as SdkCounter
     from opentelemetry.sdk.metrics import Histogram as SdkHistogram
     from opentelemetry.sdk.metrics.export import AggregationTemporality
 
-    return {SdkHistogram: AggregationTemporality.DELTA}
+    return dict.fromkeys((SdkCounter, SdkHistogram), AggregationTemporality.DELTA)
 
 
 def _provider_arguments() -> dict[str, Any]:
@@ -141,7 +170,11 @@ def _provider_arguments() -> dict[str, Any]:
         "shutdown_on_exit": False,
         "views": [
             View(meter_name="filtered", attribute_keys={"kept"}),
-            View(meter_name="exponential", aggregation=ExponentialBucketHistogramAggregation()),
+            View(
+                meter_name="exponential",
+                instrument_name="*.gaps",
+                aggregation=ExponentialBucketHistogramAggregation(),
+            ),
             View(meter_name="dropped", aggregation=DropAggregation()),
         ],
     }
@@ -159,22 +192,31 @@ def _streams(data: Any) -> dict[str, list[Any]]:
 
 def _same(streams: Mapping[str, Sequence[Any]]) -> bool:
     """Whether every meter but the dropped one gave points, and the same ones both ways."""
-    kept = [meter for meter in _METERS if meter != "dropped"]
-    if streams.keys() != {f"{way}.{meter}" for way in ("bulk", "single") for meter in kept}:
+    kept = [f"{meter}.{what}" for meter in _METERS if meter != "dropped" for what in ("gaps", "amounts")]
+    if streams.keys() != {f"{way}.{name}" for way in ("direct", "plain") for name in kept}:
         return False
     return all(
-        len(ours := streams[f"bulk.{meter}"]) == len(theirs := streams[f"single.{meter}"])
+        len(ours := streams[f"direct.{name}"]) == len(theirs := streams[f"plain.{name}"])
         and all(map(_same_point, ours, theirs))
-        for meter in kept
+        for name in kept
     )
 
 
 def _same_point(ours: Any, theirs: Any) -> bool:
-    """Compare two points; a sum may differ by rounding, times and the choice of an exponential exemplar by nature."""
-    nothing: dict[str, Any] = {"sum": 0, "exemplars": (), "start_time_unix_nano": 0, "time_unix_nano": 0}
+    """Compare two points; a sum may differ by rounding, times and the choice of some exemplars by nature."""
+    left, right = (
+        replace(
+            point,
+            exemplars=(),
+            start_time_unix_nano=0,
+            time_unix_nano=0,
+            **({"sum": 0} if hasattr(point, "sum") else {}),
+        )
+        for point in (ours, theirs)
+    )
     return (
-        replace(ours, **nothing) == replace(theirs, **nothing)
-        and math.isclose(ours.sum, theirs.sum, rel_tol=1e-12)
+        left == right
+        and math.isclose(getattr(ours, "sum", 0), getattr(theirs, "sum", 0), rel_tol=1e-12)
         and bool(ours.exemplars) is bool(theirs.exemplars)
         and (not hasattr(ours, "bucket_counts") or _traces(ours.exemplars) == _traces(theirs.exemplars))
     )

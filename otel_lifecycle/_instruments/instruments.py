@@ -66,9 +66,7 @@ class Instruments:
         """Return an error type, bounded."""
         return None if error_type is None else self._names["error"].admit(error_type)
 
-    def add(
-        self, metric: Metric, amount: int, labels: Combination, *own: Any, context: Context | None = None
-    ) -> None:
+    def add(self, metric: Metric, amount: int, labels: Combination, *own: Any, context: Context | None = None) -> None:
         """Count; ``own`` are the values of the metric's own attributes in the table's order, None for absent."""
         self._counters[metric.name].add(amount, self.attributes(metric, labels, own), context)
 
@@ -101,7 +99,7 @@ class Instruments:
         built = sets[key] = _attributes(metric, labels, own)
         return built
 
-    # ------------------------------------------------------------------------------------------------- observables
+    # ---------------------------------------------------------------------------------------- observables
 
     def _open(self) -> Iterator[tuple[Combination, str, int | None]]:
         """Yield labels, stage and age of every open request that is a whole one of ours."""
@@ -135,8 +133,8 @@ class Instruments:
 
 
 def _overflow(labels: Combination) -> Combination:
-    operation, provider, model, traffic = labels
-    return (semconv.OTHER, semconv.OTHER, None if model is None else semconv.OTHER, traffic)
+    *names, traffic = labels
+    return (*(None if name is None else semconv.OTHER for name in names), traffic)
 
 
 def _overflow_own(metric: Metric, own: Combination) -> Combination:
@@ -174,11 +172,12 @@ def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], It
     def guarded(options: CallbackOptions) -> Iterable[Observation]:
         try:
             return callback(options)
-        except Exception:  # noqa: BLE001  # a collection goes on without this instrument
+        except Exception:  # a collection goes on without this instrument
             logger.exception("%s could not be observed", row.name)
             return []
 
-    create = meter.create_observable_gauge if row.kind == "observable_gauge" else meter.create_observable_up_down_counter
+    gauge = row.kind == "observable_gauge"
+    create = meter.create_observable_gauge if gauge else meter.create_observable_up_down_counter
     create(row.name, callbacks=[guarded], unit=row.unit, description=row.description)
 
 

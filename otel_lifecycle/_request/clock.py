@@ -21,7 +21,7 @@ class Now(Enum):
 
 
 NOW: Final = Now.NOW
-AtNs: TypeAlias = "int | None | Now"
+AtNs: TypeAlias = "int | Now | None"
 """When something happened: epoch nanoseconds, None for unknown, or the moment of the call."""
 
 YEAR_2000_NS: Final = 946_684_800 * 10**9

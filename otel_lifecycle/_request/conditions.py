@@ -149,15 +149,15 @@ def _apply_one(record: Record, name: str, value: object) -> None:
             record.span.update_name(record.source.span_name(record.labels.operation, record.labels.model))
 
 
-def apply_response(record: Record, id: object, model: object, finish_reasons: object) -> None:
+def apply_response(record: Record, response_id: object, model: object, finish_reasons: object) -> None:
     """Set what the response says of itself."""
     with record.lock:
         if record.status is not None:
             record.after_end("response")
             return
         try:
-            if id is not None:
-                record.span.set_attribute(semconv.GEN_AI_RESPONSE_ID, read_text("id", id))
+            if response_id is not None:
+                record.span.set_attribute(semconv.GEN_AI_RESPONSE_ID, read_text("id", response_id))
             if model is not None:
                 record.span.set_attribute(semconv.GEN_AI_RESPONSE_MODEL, read_text("model", model))
             if finish_reasons is not None:

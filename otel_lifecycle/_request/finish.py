@@ -17,7 +17,7 @@ from otel_lifecycle._request import emit
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.endings import Ending
 from otel_lifecycle._request.record import Record
-from otel_lifecycle.errors import ForeignClock, LifecycleError, MissingTerminal
+from otel_lifecycle.errors import ForeignClock, MissingTerminal
 
 logger = logging.getLogger("otel_lifecycle")
 
@@ -152,7 +152,7 @@ def _finish(record: Record) -> None:
             verdict = assessor.assess(finished, exemplar_context(record))
             token_times, compat = assessor.token_times, assessor.compat
         emit.write(record, finished, verdict, token_times=token_times, compat=compat)
-    except Exception:  # noqa: BLE001  # the server's request must not fail for our sake
+    except Exception:  # the server's request must not fail for our sake
         logger.exception("a request could not be assessed")
     finally:
         _registry.close_request(record.ticket)
@@ -247,9 +247,7 @@ def report_of(record: Record) -> dict[str, Any] | None:
     report = record.report
     if report is None:
         return None
-    full = build_report(
-        record.timeline, report["status"], token_times=True, usage=record.usage.get("output_tokens")
-    )
+    full = build_report(record.timeline, report["status"], token_times=True, usage=record.usage.get("output_tokens"))
     full["failure_stage"] = report["failure_stage"]
     return to_epoch(full, record.offset)
 
@@ -269,5 +267,3 @@ def to_epoch(report: dict[str, Any], offset: int) -> dict[str, Any]:
             for number, choice in report["choices"].items()
         },
     }
-
-

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 
@@ -25,6 +25,9 @@ from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.record import Record
 from otel_lifecycle._request.remote import record_events
 from otel_lifecycle.errors import EventAfterTerminal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Request:
@@ -37,7 +40,7 @@ class Request:
         # The list that single tokens are appended to; None whenever the request is not in decode.
         self._ts: list[Any] | None = None
 
-    # ------------------------------------------------------------------------------------------------- boundaries
+    # ---------------------------------------------------------------------------------------- boundaries
 
     def admit(self, *, at_ns: AtNs = NOW) -> None:
         """The scheduler granted resources: ends the queue."""
@@ -64,7 +67,7 @@ class Request:
         self._record.token(n, choice, at_ns)
 
     def output(self, tokens: int | None = None, *, at_ns: AtNs = NOW) -> None:
-        """A whole answer appeared at once; when its first token was made stays unknown.  ``tokens``: None if unknown."""
+        """A whole answer appeared at once; its first-token time stays unknown.  ``tokens``: None if unknown."""
         self._record.mark("output", at_ns, tokens)
 
     def preempt(self, *, at_ns: AtNs = NOW) -> None:
@@ -75,7 +78,7 @@ class Request:
         """The engine took the request up again, in the state it was interrupted in."""
         self._record.mark("resume", at_ns)
 
-    # ------------------------------------------------------------------------------------------------- ends
+    # ---------------------------------------------------------------------------------------- ends
 
     def complete(self, *, at_ns: AtNs = NOW) -> None:
         """The request ended normally; legal from decode (in pooling also from prefill)."""
@@ -93,7 +96,7 @@ class Request:
         """The request failed by an exception, a reason of the closed list, or an error type (an identifier)."""
         finish.end(self._record, endings.failure(error), at_ns)
 
-    def __enter__(self) -> Request:
+    def __enter__(self) -> Self:
         record = self._record
         if record.status is not None and not record.silenced:
             record.violate(
@@ -106,7 +109,7 @@ class Request:
     ) -> None:
         leave(self._record, error)
 
-    async def __aenter__(self) -> Request:
+    async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(
@@ -114,7 +117,7 @@ class Request:
     ) -> None:
         leave(self._record, error)
 
-    # ------------------------------------------------------------------------------------------------- conditions
+    # ---------------------------------------------------------------------------------------- conditions
 
     def usage(
         self,
@@ -132,26 +135,30 @@ class Request:
         conditions.apply(self._record, conditions.given(values))
 
     def response(
-        self, *, id: str | None = None, model: str | None = None, finish_reasons: Iterable[str] | None = None
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  # the contract's name
+        model: str | None = None,
+        finish_reasons: Iterable[str] | None = None,
     ) -> None:
         """What the response says of itself: its id, the model that answered, why each choice ended."""
         conditions.apply_response(self._record, id, model, finish_reasons)
 
-    # ------------------------------------------------------------------------------------------------- blocks
+    # ---------------------------------------------------------------------------------------- blocks
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """A block spent in ``queue``, ``preprocessing`` or ``prefill``: leaving it emits the event that leaves the stage.
+        """A block spent in ``queue``, ``preprocessing`` or ``prefill``: leaving it emits the event that leaves it.
 
         An exception that leaves it emits nothing.  Do not yield inside.  ConfigurationError for any other name.
         """
         return scope.StageBlock(self._record, scope.check_stage(name))
 
     def stream(self, iterable: Any, tokens: streams.Counter | None = None) -> Any:
-        """Wrap a sync or async iterable: each item is one token, or ``tokens(item)`` tokens (0, n, None for unknown)."""
+        """Wrap a sync or async iterable: each item is one token, or ``tokens(item)`` tokens (0, n, None: unknown)."""
         wrap = streams.async_stream if hasattr(iterable, "__aiter__") else streams.sync_stream
         return wrap(self, iterable, tokens)
 
-    # ------------------------------------------------------------------------------------------------- notes
+    # ---------------------------------------------------------------------------------------- notes
 
     def client_disconnected(self, *, at_ns: AtNs = NOW) -> None:
         """The client left.  A note: what the server does is marked by its own events."""
@@ -170,7 +177,7 @@ class Request:
         """A part of a chunked prefill is done.  A note: prefill goes on until the first token."""
         self._record.note("prefill_chunk", at_ns)
 
-    # ------------------------------------------------------------------------------------------------- elsewhere
+    # ---------------------------------------------------------------------------------------- elsewhere
 
     def carrier(self) -> dict[str, str]:
         """The trace context of this request as headers, for an engine in another process."""
@@ -180,7 +187,7 @@ class Request:
     def record(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Take over what an engine in another process marked: ``[{'event', 'timestamp', ...}]`` in epoch nanoseconds.
 
-        ``count`` and ``choice`` as in :func:`otel_lifecycle.replay_request_events`.  Its clock is judged apart from ours.
+        ``count`` and ``choice`` as in :func:`otel_lifecycle.replay_request_events`.  Its clock is judged by itself.
         """
         record_events(self._record, events)
 
@@ -260,7 +267,11 @@ class NoRequest(Request):
     def set(self, **values: Any) -> None: ...
 
     def response(
-        self, *, id: str | None = None, model: str | None = None, finish_reasons: Iterable[str] | None = None
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  # the contract's name
+        model: str | None = None,
+        finish_reasons: Iterable[str] | None = None,
     ) -> None: ...
 
     def client_disconnected(self, *, at_ns: AtNs = NOW) -> None: ...
@@ -271,7 +282,7 @@ class NoRequest(Request):
 
     def record(self, events: Iterable[Mapping[str, Any]]) -> None: ...
 
-    def __enter__(self) -> Request:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

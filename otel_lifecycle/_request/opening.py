@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
-from typing import Any
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import TracerProvider, get_current_span
@@ -15,8 +14,8 @@ from otel_lifecycle._request import conditions, scope
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.finish import OpenRecord
 from otel_lifecycle._request.handle import NO_REQUEST, NoRequest, Request
-from otel_lifecycle._request.record import HandleRef, _handle_dropped
-from otel_lifecycle._request.tracing import Source, source_of, span_kind
+from otel_lifecycle._request.references import refer_to
+from otel_lifecycle._request.tracing import source_of, span_kind
 from otel_lifecycle.errors import InvalidValue
 
 
@@ -53,8 +52,8 @@ def request(
     ``arrived_at_ns``: when it entered the process, epoch nanoseconds (None: unknown; left out: now).  ``deadline``:
     seconds after arrival from which a cancellation is a timeout.  ``previous``: the attempt before, its handle or its
     carrier.  ``role``: whole, or prefill or decode for a part of a disaggregated request, which feeds stage durations
-    only.  ``traffic``: live, or what the metrics shall be told apart by (warmup, say).  The rest are conditions; what is
-    None is absent.
+    only.  ``traffic``: live, or what the metrics shall be told apart by (warmup, say).  The rest are conditions; what
+    is None is absent.
 
     Raises ConfigurationError for a shape or role that does not exist.  A condition that cannot be is an
     ``invalid_value`` violation.
@@ -113,7 +112,7 @@ def open_request(
     record = OpenRecord(the_shape, anchor() if started is None else started, source, labels)
     wrong = _read(record, values)
     claim = _registry.Claim()
-    _start_span(record, source, _registry.with_claim(context, claim), context, arrived_at_ns, previous)
+    _start_span(record, _registry.with_claim(context, claim), context, arrived_at_ns, previous)
     record.assessor = claim.assessor
     if claim.assessor is not None:
         _registry.seen_with(source.provider(), claim.assessor)
@@ -122,8 +121,7 @@ def open_request(
         if record.assessor is None:
             return NO_REQUEST
     handle = Request(record)
-    record.reference = HandleRef(handle, _handle_dropped)
-    record.reference.record = record
+    record.reference = refer_to(handle)
     if record.assessor is not None:
         record.checker.strict = record.assessor.strict
     record.unmarked = record.passes = unmarked
@@ -154,9 +152,7 @@ def _read(record: OpenRecord, values: Mapping[str, object]) -> list[InvalidValue
     return wrong
 
 
-def _start_span(
-    record: OpenRecord, source: Source, claiming: Context, context: Context, arrived_at_ns: AtNs, previous: object
-) -> None:
+def _start_span(record: OpenRecord, claiming: Context, context: Context, arrived_at_ns: AtNs, previous: object) -> None:
     """Start the request span at arrival; at the moment of the call where arrival is unknown or impossible."""
     labels, attributes = record.labels, record.attributes
     attributes[semconv.GEN_AI_OPERATION_NAME] = labels.operation
@@ -168,8 +164,8 @@ def _start_span(
     link = _propagation.link_to(previous)
     arrival = record.arrival_of(arrived_at_ns)
     record.parent_context = context
-    record.span = source.tracer.start_span(
-        source.span_name(labels.operation, labels.model),
+    record.span = record.source.tracer.start_span(
+        record.source.span_name(labels.operation, labels.model),
         claiming,
         kind=span_kind(get_current_span(context).get_span_context()),
         attributes=attributes,

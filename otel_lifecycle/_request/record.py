@@ -11,7 +11,6 @@ in order by themselves.  Single tokens do not pass here: the handle appends them
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from threading import RLock
 from time import perf_counter_ns
@@ -33,7 +32,7 @@ from otel_lifecycle._request.tracing import Source
 from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, ForeignClock, LifecycleError
 
 if TYPE_CHECKING:
-    from otel_lifecycle._request.handle import Request
+    from otel_lifecycle._request.references import HandleRef
 
 MAX_OTHER_EVENTS: Final = 64
 """Span events kept of all that are no boundary."""
@@ -46,19 +45,6 @@ WHOLE: Final = "whole"
 def is_nothing(count: object) -> bool:
     """Whether a mark of so many tokens is no mark at all."""
     return type(count) is int and count == 0
-
-
-class HandleRef(weakref.ref["Request"]):
-    """A weak reference to a handle that knows the record, for its callback."""
-
-    __slots__ = ("record",)
-    record: Record | None
-
-
-def _handle_dropped(reference: HandleRef) -> None:
-    record, reference.record = reference.record, None
-    if record is not None and (record.status is None or record.late_at or record.late):
-        _registry.dropped.append(record)
 
 
 class Record(ABC):
@@ -150,7 +136,7 @@ class Record(ABC):
         self.late_last = 0
         self.late_told = False
 
-    # ------------------------------------------------------------------------------------------------- marks
+    # ---------------------------------------------------------------------------------------- marks
 
     @property
     def ended(self) -> bool:
@@ -224,7 +210,8 @@ class Record(ABC):
         explicit = self.explicit_latest
         if explicit is not None and now < explicit:
             if self.is_legal(event):
-                self.violate(ForeignClock(f"{event!r} happens before a time already given", state=self.state, event=event))
+                what = f"{event!r} happens before a time already given"
+                self.violate(ForeignClock(what, state=self.state, event=event))
             return None
         latest = self.timeline.latest()
         # A token that another thread marked while this one waited for the lock.
@@ -249,7 +236,7 @@ class Record(ABC):
         if handle is not None:
             handle._ts = log
 
-    # ------------------------------------------------------------------------------------------------- tokens
+    # ---------------------------------------------------------------------------------------- tokens
 
     def token(self, n: Any, choice: Any, at_ns: Any) -> None:
         """Mark tokens that the hot path does not take: chunks, further choices, explicit times, other states."""
@@ -305,7 +292,7 @@ class Record(ABC):
                 self.checker.apply(stage.leave, None)
         self.unmarked = False
 
-    # ------------------------------------------------------------------------------------------------- violations
+    # ---------------------------------------------------------------------------------------- violations
 
     def violate(self, error: LifecycleError) -> None:
         """Count what is wrong; raised instead where the processor is strict."""
@@ -353,7 +340,7 @@ class Record(ABC):
                 self.show(name, time)
             return time
 
-    # ------------------------------------------------------------------------------------------------- while open
+    # ---------------------------------------------------------------------------------------- while open
 
     def elapsed(self) -> int:
         """Nanoseconds since arrival, or since the handle was made where arrival is unknown."""

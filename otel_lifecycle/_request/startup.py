@@ -8,7 +8,15 @@ from time import perf_counter_ns
 from typing import Any
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context, use_span
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    set_span_in_context,
+    use_span,
+)
 
 from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.text import clean, is_identifier

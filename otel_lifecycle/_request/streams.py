@@ -31,7 +31,8 @@ def count_of(record: Record, tokens: Counter | None, item: Any) -> Any:
     try:
         return tokens(item)
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does
-        record.violate(InvalidValue(f"counting tokens raised {type(error).__name__}", state=record.state, event="token"))
+        what = f"counting tokens raised {type(error).__name__}"
+        record.violate(InvalidValue(what, state=record.state, event="token"))
         return None
 
 
@@ -62,7 +63,9 @@ def exhausted(record: Record) -> None:
             record.mark("output", count=0)
 
 
-def sync_stream(handle: Request, iterable: Any, tokens: Counter | None, *, passes_at_once: bool = True) -> Generator[Any, Any, Any]:
+def sync_stream(
+    handle: Request, iterable: Any, tokens: Counter | None, *, passes_at_once: bool = True
+) -> Generator[Any, Any, Any]:
     """Yield what the iterable yields, each item marked."""
     iterator = iter(iterable)
     record = handle._record
@@ -113,5 +116,3 @@ async def async_stream(
         close = getattr(iterator, "aclose", None)
         if close is not None:
             await close()
-
-

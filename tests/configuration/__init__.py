@@ -1,0 +1,1 @@
+"""Setting everything up: configure(), its settings, and shutdown()."""

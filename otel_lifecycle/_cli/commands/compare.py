@@ -82,7 +82,7 @@ def compare(  # noqa: PLR0917 - click passes every option by its name
     unmeant = [difference for difference in differing if difference.condition not in vary]
     if unmeant and not force:
         raise Unusable(_refusal(unmeant))
-    figures = compared(one, other, min_effect)
+    figures = compared(one, other, min_effect, [one_gate.metric for one_gate in gates])
     result = Result(
         baseline=one,
         candidate=other,

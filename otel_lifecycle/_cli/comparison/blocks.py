@@ -15,12 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.signal import detrend
 
 from otel_lifecycle._cli.evidence.sketch import Floats
 
 BLOCKS: Final = 24
-"""Blocks of a run; fewer where a block would hold fewer than :data:`SMALLEST_BLOCK` samples."""
-SMALLEST_BLOCK: Final = 5
+"""Blocks of a run, at most."""
+MEMORY: Final = 5.0
+"""A block is so many times longer than what one request tells of its successors, so that blocks are independent."""
+FEWEST: Final = 4
+"""Blocks of a side below which nothing is tested."""
 RESAMPLES: Final = 2000
 CONFIDENCE: Final = 0.95
 ENOUGH_RUNS: Final = 3
@@ -37,16 +41,63 @@ class Blocked:
     block: NDArray[np.int64]
     blocks: int
 
+    def drawn(self, random: np.random.Generator, number: int) -> NDArray[np.int64]:
+        """Return how often each block is drawn, in each of some resamples."""
+        return random.multinomial(self.blocks, np.full(self.blocks, 1 / self.blocks), size=number)
+
+    def sums(self) -> Floats:
+        """Return the sum of the samples of each block."""
+        return np.bincount(self.block, self.values, minlength=self.blocks)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of samples in each block."""
+        return np.bincount(self.block, minlength=self.blocks)
+
 
 def blocked(runs: Sequence[Floats]) -> Blocked:
-    """Cut the samples of each run, in the order of time, into blocks of about equal size."""
-    labels: list[NDArray[np.int64]] = []
+    """Cut the samples of each run, in the order of time, into blocks of equal size that hardly depend on each other."""
+    labels = [np.empty(0, dtype=np.int64)]
     blocks = 0
     for values in runs:
-        count = max(1, min(BLOCKS, len(values) // SMALLEST_BLOCK)) if len(values) > 2 * SMALLEST_BLOCK else len(values)
-        labels.append(blocks + np.arange(len(values)) * count // max(len(values), 1))
-        blocks += count if len(values) else 0
-    return Blocked(np.concatenate([*runs, np.empty(0)]), np.concatenate([*labels, np.empty(0, dtype=np.int64)]), blocks)
+        count = _count(values)
+        labels.append(blocks + _labels(len(values), count))
+        blocks += count
+    return Blocked(np.concatenate([*runs, np.empty(0)]), np.concatenate(labels), blocks)
+
+
+def blocked_pairs(baseline: Floats, candidate: Floats) -> tuple[Blocked, Blocked]:
+    """Cut both sides of a pair of runs at the same places, by what their differences remember."""
+    count = _count(candidate - baseline)
+    labels = _labels(len(baseline), count)
+    return Blocked(baseline, labels, count), Blocked(candidate, labels, count)
+
+
+def _count(values: Floats) -> int:
+    length = 1 + math.ceil(MEMORY * (memory(values) - 1))
+    return max(1, min(BLOCKS, len(values) // length)) if len(values) else 0
+
+
+def _labels(size: int, count: int) -> NDArray[np.int64]:
+    return np.arange(size) * count // max(size, 1)
+
+
+def memory(values: Floats) -> float:
+    """Return over how many samples a series remembers: 1 if they are independent.
+
+    The integrated autocorrelation time of its ranks, by Geyer's initial positive sequence (Statistical Science, 1992),
+    about a straight line: a queue that grows through the run is a trend, and no memory.
+    """
+    if len(values) < 8 or np.ptp(values) == 0:
+        return 1.0
+    ranks = detrend(stats.rankdata(values))
+    spectrum = np.abs(np.fft.rfft(ranks, 2 * len(ranks))) ** 2
+    lags = np.fft.irfft(spectrum)[: len(ranks)]
+    if lags[0] <= 0:
+        return 1.0
+    pairs = (lags[0 : len(lags) // 2 * 2 : 2] + lags[1::2]) / lags[0]
+    negative = np.flatnonzero(pairs <= 0)
+    kept = pairs[: negative[0]] if len(negative) else pairs
+    return max(1.0, float(2 * kept.sum() - 1))
 
 
 def quantile_draws(side: Blocked, q: float, random: np.random.Generator) -> Floats:
@@ -55,8 +106,7 @@ def quantile_draws(side: Blocked, q: float, random: np.random.Generator) -> Floa
     values, block = side.values[order], side.block[order]
     draws = np.empty(RESAMPLES)
     for at in range(0, RESAMPLES, _SLICE):
-        drawn = random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), size=_SLICE)
-        weight = np.cumsum(drawn[:, block], axis=1)
+        weight = np.cumsum(side.drawn(random, _SLICE)[:, block], axis=1)
         # The value at or above which a share q of the resample's weight lies.
         place = (weight < q * weight[:, -1:]).sum(axis=1)
         draws[at : at + _SLICE] = values[np.minimum(place, len(values) - 1)]
@@ -65,10 +115,8 @@ def quantile_draws(side: Blocked, q: float, random: np.random.Generator) -> Floa
 
 def mean_draws(side: Blocked, random: np.random.Generator) -> Floats:
     """Return the mean of the same resamples."""
-    totals = np.bincount(side.block, side.values, minlength=side.blocks)
-    sizes = np.bincount(side.block, minlength=side.blocks)
-    drawn = random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), size=RESAMPLES)
-    return np.asarray(drawn @ totals / (drawn @ sizes), dtype=np.float64)
+    drawn = side.drawn(random, RESAMPLES)
+    return np.asarray(drawn @ side.sums() / (drawn @ side.sizes()), dtype=np.float64)
 
 
 def interval(baseline: Floats, candidate: Floats) -> tuple[float, float]:
@@ -81,9 +129,9 @@ def interval(baseline: Floats, candidate: Floats) -> tuple[float, float]:
 def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:
     """Return the p-value of a difference in mean: blocks exchanged between the sides (scipy's permutation test).
 
-    None where a side has fewer than four blocks.
+    None where a side has fewer than :data:`FEWEST` blocks.
     """
-    if min(baseline.blocks, candidate.blocks) < 4:
+    if min(baseline.blocks, candidate.blocks) < FEWEST:
         return None
     sums = np.concatenate(
         [np.bincount(side.block, side.values, minlength=side.blocks) for side in (baseline, candidate)]
@@ -100,6 +148,29 @@ def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:
         (numbers[: baseline.blocks], numbers[baseline.blocks :]),
         difference,
         permutation_type="independent",
+        vectorized=True,
+        n_resamples=9999,
+        batch=1000,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def paired_p(baseline: Blocked, candidate: Blocked) -> float | None:
+    """Return the p-value of a difference in mean between two runs cut alike: each block's two sides exchanged.
+
+    None where there are fewer than :data:`FEWEST` blocks.
+    """
+    if baseline.blocks < FEWEST:
+        return None
+
+    def difference(one: Floats, other: Floats, axis: int) -> Floats:
+        return np.asarray((other - one).mean(axis=axis), dtype=np.float64)
+
+    found = stats.permutation_test(
+        (baseline.sums(), candidate.sums()),
+        difference,
+        permutation_type="samples",
         vectorized=True,
         n_resamples=9999,
         batch=1000,

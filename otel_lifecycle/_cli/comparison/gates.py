@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle._cli.comparison.verdicts import (
-    DURATION_COLUMNS,
+    FIGURES,
     RATES,
     STATISTICS,
     THROUGHPUTS,
@@ -17,7 +17,7 @@ from otel_lifecycle._cli.comparison.verdicts import (
 from otel_lifecycle._cli.problems import Unusable
 
 METRICS: Final = (
-    *(f"{column}.{name}" for column in DURATION_COLUMNS for name in STATISTICS),
+    *(f"{column}.{name}" for column in FIGURES for name in STATISTICS),
     *RATES,
     *THROUGHPUTS,
 )
@@ -47,7 +47,7 @@ class Ruling:
 
 
 def gate_of(text: str) -> Gate:
-    """Return the gate that a text like ``ttft.p95=+5%``, ``+20ms`` or ``success_rate=-1pt`` states, or raise Unusable."""
+    """Return the gate that ``ttft.p95=+5%``, ``e2e.p50=+20ms`` or ``success_rate=-1pt`` states; Unusable if none."""
     matched = _FORM.fullmatch(text)
     if matched is None:
         raise Unusable(f"--fail-on {text}: it is written METRIC=+5%, METRIC=+20ms or METRIC=-1pt")

@@ -33,6 +33,11 @@ class Side:
         """Requests of all runs."""
         return sum(run.main.total for run in self.runs)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every request is among those compared one by one."""
+        return all(run.main.exact for run in self.runs)
+
     def rows(self, run: int) -> Floats:
         """Return the sampled requests of a run in the order they arrived."""
         rows = self.runs[run].main.sample.rows()

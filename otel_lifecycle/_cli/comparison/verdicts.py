@@ -23,21 +23,24 @@ MIN_EFFECT: Final = 0.05
 """A change by less than this part is no verdict, however sure: two runs of one server differ by as much."""
 MIN_POINTS: Final = 0.01
 """The same for rates, in absolute terms."""
+PAIRS: Final = 10
+"""Requests from which on two runs of the same prompts in the same order are compared pair by pair."""
 BEYOND: Final = 5
 """Samples that must lie beyond a quantile, on each side, before a verdict on it is given."""
 
-DURATION_COLUMNS: Final = (
-    "ttft",
-    "tpot",
-    "e2e",
-    "itl_p99",
-    "itl_max",
-    "queue_wait",
-    "preprocessing",
-    "prefill",
-    "decode_time",
-)
 STATISTICS: Final = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
+FIGURES: Final = {
+    "ttft": ("p50", "p95", "p99"),
+    "tpot": ("p50", "p95", "p99"),
+    "e2e": ("p50", "p95", "p99"),
+    "itl_p99": ("p95",),
+    "itl_max": ("p95",),
+    "queue_wait": ("mean",),
+    "preprocessing": ("mean",),
+    "prefill": ("mean",),
+    "decode_time": ("mean",),
+}
+"""What is compared of each duration; the more figures, the more each of them has to prove."""
 RATES: Final[dict[str, tuple[bool, Callable[[Evidence], tuple[int, int]]]]] = {
     "success_rate": (True, lambda one: (one.outcomes["completed"], one.terminated)),
     "rejection_rate": (False, lambda one: (one.rejected, one.terminated)),
@@ -85,9 +88,11 @@ class Comparison:
         return None if self.difference is None or not self.baseline else self.difference / self.baseline
 
 
-def compare(baseline: Side, candidate: Side, min_effect: float = MIN_EFFECT) -> list[Comparison]:
-    """Return every figure that either side has."""
-    found = [*_durations(baseline, candidate), *_rates(baseline, candidate), *_throughputs(baseline, candidate)]
+def compare(
+    baseline: Side, candidate: Side, min_effect: float = MIN_EFFECT, extra: Sequence[str] = ()
+) -> list[Comparison]:
+    """Return every figure that either side has; ``extra``: further figures of durations, such as ``ttft.mean``."""
+    found = [*_durations(baseline, candidate, extra), *_rates(baseline, candidate), *_throughputs(baseline, candidate)]
     corrected = blocks.holm([one.p for one in found])
     return [judged(replace(one, p_corrected=p), min_effect) for one, p in zip(found, corrected, strict=True)]
 
@@ -98,7 +103,7 @@ def judged(one: Comparison, min_effect: float) -> Comparison:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")
     if one.p_corrected is None or one.low is None or one.high is None:
-        return replace(one, reason=one.reason or "too few samples")
+        return replace(one, reason=one.reason or "neighbours depend on each other for too long: more requests, or runs")
     if one.p_corrected >= ALPHA or one.low <= 0 <= one.high:
         return replace(one, reason="within noise")
     small = abs(one.difference or 0.0) < MIN_POINTS if one.rate else abs(one.relative or math.inf) < min_effect
@@ -107,24 +112,36 @@ def judged(one: Comparison, min_effect: float) -> Comparison:
     return replace(one, verdict="better" if ((one.difference or 0.0) > 0) == one.more_is_better else "worse")
 
 
-def _durations(baseline: Side, candidate: Side) -> list[Comparison]:
-    found = []
-    for column in DURATION_COLUMNS:
+def _durations(baseline: Side, candidate: Side, extra: Sequence[str]) -> list[Comparison]:
+    paired, found = are_paired(baseline, candidate), []
+    for column, usual in FIGURES.items():
         left, right = _samples(baseline, column), _samples(candidate, column)
+        if paired:
+            both = ~np.isnan(left[0]) & ~np.isnan(right[0])
+            left, right = ([runs[0][both]] if both.any() else runs for runs in (left, right))
+        left, right = ([values[~np.isnan(values)] for values in runs] for runs in (left, right))
         if sum(map(len, left)) or sum(map(len, right)):
-            found += [_duration(f"{column}.{name}", q, left, right) for name, q in STATISTICS.items()]
+            names = [name for name in STATISTICS if name in usual or f"{column}.{name}" in extra]
+            found += [_duration(f"{column}.{name}", STATISTICS[name], left, right, paired) for name in names]
     return found
 
 
+def are_paired(baseline: Side, candidate: Side) -> bool:
+    """Return whether the sides are one run each of the same prompts in the same order: their lengths are equal."""
+    if len(baseline.runs) != 1 or len(candidate.runs) != 1 or not (baseline.complete and candidate.complete):
+        return False
+    left, right = (side.rows(0)[:, INDEX["input_tokens"]] for side in (baseline, candidate))
+    # One and the same length throughout says nothing about the order.
+    return len(left) >= PAIRS and len(np.unique(left)) > 1 and np.array_equal(left, right)
+
+
 def _samples(side: Side, column: str) -> list[Floats]:
-    """Return the known samples of each run in the order of arrival; E2E of completed requests only."""
+    """Return the samples of each run in the order of arrival, NaN where unknown; E2E of completed requests only."""
     runs = []
     for number in range(len(side.runs)):
         rows = side.rows(number)
-        known = ~np.isnan(rows[:, INDEX[column]])
-        if column == "e2e":
-            known &= rows[:, INDEX["completed"]] == 1
-        runs.append(rows[known, INDEX[column]])
+        values = rows[:, INDEX[column]]
+        runs.append(np.where(rows[:, INDEX["completed"]] == 1, values, np.nan) if column == "e2e" else values)
     return runs
 
 
@@ -134,7 +151,7 @@ def _figure(values: Floats, q: float | None) -> float | None:
     return float(values.mean() if q is None else np.quantile(values, q))
 
 
-def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floats]) -> Comparison:
+def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floats], paired: bool) -> Comparison:
     one, other = np.concatenate(left), np.concatenate(right)
     made = Comparison(
         metric=metric,
@@ -148,7 +165,9 @@ def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floa
         return replace(made, reason=f"too few samples: {needed} needed")
     if min(sum(len(run) > 0 for run in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
         return _by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right])
-    return _by_blocks(made, q, blocked(left), blocked(right))
+    if paired:
+        return _by_blocks(made, q, *blocks.blocked_pairs(one, other), paired=True)
+    return _by_blocks(made, q, blocked(left), blocked(right), paired=False)
 
 
 def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None]) -> Comparison:
@@ -156,16 +175,22 @@ def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[flo
     return replace(made, p=p, low=low, high=high, test="Welch's t-test, a figure a run")
 
 
-def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked) -> Comparison:
-    random = np.random.default_rng(0)
-    if q is None:
-        low, high = blocks.interval(blocks.mean_draws(left, random), blocks.mean_draws(right, random))
-        p = blocks.permutation_p(left, right)
-        return replace(made, low=low, high=high, p=p, test="permutation of time blocks, mean")
-    low, high = blocks.interval(blocks.quantile_draws(left, q, random), blocks.quantile_draws(right, q, random))
-    limit = float(np.quantile(np.concatenate([left.values, right.values]), q))
-    p = blocks.permutation_p(blocks.beyond(left, limit), blocks.beyond(right, limit))
-    return replace(made, low=low, high=high, p=p, test="permutation of time blocks, share beyond the common quantile")
+def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked, *, paired: bool) -> Comparison:
+    # The same seed for both sides: of a pair of runs, the same blocks are drawn from both.
+    seeds = np.random.default_rng(0), np.random.default_rng(0 if paired else 1)
+    draws = [
+        blocks.mean_draws(side, seed) if q is None else blocks.quantile_draws(side, q, seed)
+        for side, seed in zip((left, right), seeds, strict=True)
+    ]
+    low, high = blocks.interval(draws[0], draws[1])
+    how = "mean"
+    if q is not None:
+        limit = float(np.quantile(np.concatenate([left.values, right.values]), q))
+        left, right = blocks.beyond(left, limit), blocks.beyond(right, limit)
+        how = "share beyond the common quantile"
+    p = blocks.paired_p(left, right) if paired else blocks.permutation_p(left, right)
+    kind = "of paired" if paired else "of"
+    return replace(made, low=low, high=high, p=p, test=f"permutation {kind} time blocks ({how})")
 
 
 def _rates(baseline: Side, candidate: Side) -> list[Comparison]:

@@ -61,7 +61,7 @@ def _figures(result: Result) -> Table:
     tests = sorted({one.test for one in result.figures if one.test})
     return Table(
         title="Figures",
-        columns=("metric", "baseline", "candidate", "change", "95 % interval of it", "p", "samples", "verdict"),
+        columns=("metric", "baseline", "candidate", "change", "95 % interval of it", "p (Holm)", "samples", "verdict"),
         rows=tuple(_row(one) for one in result.figures),
         note=f"interval: {method['interval']} (rates: Newcombe); p: {'; '.join(tests)}; {method['correction']},"
         f" below {ALPHA}",

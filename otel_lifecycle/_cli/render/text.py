@@ -13,6 +13,8 @@ def seconds(value: float | None) -> str:
     """Return a duration with three digits and the unit that suits it; a dash of none."""
     if value is None or math.isnan(value):
         return NOTHING
+    if value == 0:
+        return "0 s"
     for limit, factor, unit in ((0.001, 1e6, "µs"), (1.0, 1e3, "ms")):
         if 0 < abs(value) < limit:
             return f"{_digits(value * factor)} {unit}"
