@@ -85,7 +85,7 @@ class _Call:
         if hasattr(result, "__aiter__") or hasattr(result, "__next__"):
             return self.stream(result)
         record = self.handle._record
-        if record.unmarked and self._owned:
+        if self._owned and record.awaits_output:
             record.whole_answer(count_of(record, self._tokens, result) if self._tokens is not None else None)
         self.leave(None)
         return result

@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from otel_lifecycle._core.verdict import Finished, Verdict
-
-logger = logging.getLogger("otel_lifecycle")
+from otel_lifecycle._log import say
 
 SWEEP_INTERVAL_NS = 1_000_000_000
 """Between two sweeps of the open requests that :func:`housekeep` makes."""
@@ -218,17 +217,18 @@ def snapshot() -> list[OpenRequest]:
 
 def housekeep(*, now: bool = False) -> None:
     """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones."""
-    while dropped:
-        try:
-            request = dropped.popleft()
-        except IndexError:
-            break
-        request.abandoned()
-    clock = perf_counter_ns()
-    if now or clock >= _state.due:
-        _state.due = clock + SWEEP_INTERVAL_NS
-        for request in snapshot():
-            request.sweep(clock)
+    try:
+        while dropped:
+            dropped.popleft().abandoned()
+        clock = perf_counter_ns()
+        if now or clock >= _state.due:
+            _state.due = clock + SWEEP_INTERVAL_NS
+            for request in snapshot():
+                request.sweep(clock)
+    except IndexError:  # Another thread took the last one.
+        return
+    except Exception as error:  # noqa: BLE001  # it runs inside the server's own calls
+        say("housekeep", "a request could not be swept", level=logging.ERROR, error=error)
 
 
 def first_sight(trace_id: int, span_id: int) -> bool:
@@ -271,9 +271,10 @@ def warn_after_fork() -> None:
         return
     _state.forked = False
     if any(getattr(processor, "survives_fork", False) is False for processor in processors().values()):
-        logger.warning(
+        say(
+            "fork",
             "this process was forked after its LifecycleSpanProcessor was made: it exports its parent's counts again. "
-            "Set the providers up after the fork (gunicorn: post_fork; uvicorn: in the worker), or use configure()"
+            "Set the providers up after the fork (gunicorn: post_fork; uvicorn: in the worker), or use configure()",
         )
 
 

@@ -24,9 +24,8 @@ from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, read_foreign, rebuild
 from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._instruments.recording import record_finished
+from otel_lifecycle._log import logger, say
 from otel_lifecycle.errors import ConfigurationError
-
-logger = logging.getLogger("otel_lifecycle")
 
 COMPAT = (None, "vllm")
 
@@ -175,13 +174,11 @@ class LifecycleSpanProcessor(SpanProcessor):
     # ---------------------------------------------------------------------------------------- safety
 
     def _guard(self, where: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call; what it raises is logged, once for each place, and goes no further: these calls are in span.end()."""
+        """Call; what it raises is logged and goes no further: these calls are made in span.end() of the server."""
         try:
             return call(*arguments, **named)
-        except Exception:  # telemetry never breaks its host
-            if where not in self._warned:
-                self._warned.add(where)
-                logger.exception("%s failed; it is not said again", where)
+        except Exception as error:  # noqa: BLE001  # telemetry never breaks its host
+            say(f"processor.{where}", f"{where} failed", level=logging.ERROR, error=error)
             return None
 
     def _warn(self, what: str, message: str) -> None:

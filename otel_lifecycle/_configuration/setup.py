@@ -6,7 +6,6 @@ The SDK is imported when ``configure()`` is called, not before: importing the pa
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Callable, Mapping
 from threading import RLock
@@ -16,14 +15,13 @@ from opentelemetry import metrics, trace
 
 from otel_lifecycle._configuration.settings import Settings, read_settings
 from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._log import logger
 from otel_lifecycle._request import endings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
     from otel_lifecycle._configuration.pipeline import Pipeline
-
-logger = logging.getLogger("otel_lifecycle")
 
 
 class _Default:

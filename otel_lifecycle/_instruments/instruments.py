@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments._bulk import BulkHistogram
+from otel_lifecycle._log import say
 from otel_lifecycle._version import __version__
 from otel_lifecycle.semconv import Metric
-
-logger = logging.getLogger("otel_lifecycle")
 
 MAX_NAMES: Final = 32
 MAX_ERROR_TYPES: Final = 16
@@ -172,8 +171,8 @@ def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], It
     def guarded(options: CallbackOptions) -> Iterable[Observation]:
         try:
             return callback(options)
-        except Exception:  # a collection goes on without this instrument
-            logger.exception("%s could not be observed", row.name)
+        except Exception as error:  # noqa: BLE001  # a collection goes on without this instrument
+            say(row.name, f"{row.name} could not be observed", level=logging.ERROR, error=error)
             return []
 
     gauge = row.kind == "observable_gauge"
@@ -187,6 +186,9 @@ _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.We
 def instruments_of(meter_provider: MeterProvider) -> Instruments:
     """Return the instruments of a meter provider, made once."""
     known = _instruments.get(meter_provider)
+    if known is None and meter_provider is get_meter_provider():
+        # What was made before the app set its global provider went through the API's proxy, and records there now.
+        known = next((made for key, made in _instruments.items() if type(key).__name__ == "_ProxyMeterProvider"), None)
     if known is None:
         known = _instruments[meter_provider] = Instruments(meter_provider)
     return known

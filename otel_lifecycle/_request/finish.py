@@ -13,13 +13,12 @@ from otel_lifecycle import _registry
 from otel_lifecycle._core.report import build_report, longest_gap
 from otel_lifecycle._core.tokens import Log, fold
 from otel_lifecycle._core.verdict import Finished, assess
+from otel_lifecycle._log import say
 from otel_lifecycle._request import emit
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.endings import Ending
 from otel_lifecycle._request.record import Record
 from otel_lifecycle.errors import ForeignClock, MissingTerminal
-
-logger = logging.getLogger("otel_lifecycle")
 
 FOLD_ABOVE: Final = 16_384
 """Token times a request holds before a sweep folds them."""
@@ -152,11 +151,13 @@ def _finish(record: Record) -> None:
             verdict = assessor.assess(finished, exemplar_context(record))
             token_times, compat = assessor.token_times, assessor.compat
         emit.write(record, finished, verdict, token_times=token_times, compat=compat)
-    except Exception:  # the server's request must not fail for our sake
-        logger.exception("a request could not be assessed")
-    finally:
-        _registry.close_request(record.ticket)
+    except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
+        say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+    _registry.close_request(record.ticket)
+    try:
         emit.end_span(record)
+    except Exception as error:  # noqa: BLE001  # what another span processor raises comes out of span.end()
+        say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
     _registry.housekeep()
 
 

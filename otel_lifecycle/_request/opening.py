@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
 
@@ -10,6 +11,7 @@ from opentelemetry.trace import TracerProvider, get_current_span
 
 from otel_lifecycle import _propagation, _registry, semconv
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._log import say
 from otel_lifecycle._request import conditions, scope
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.finish import OpenRecord
@@ -112,7 +114,11 @@ def open_request(
     record = OpenRecord(the_shape, anchor() if started is None else started, source, labels)
     wrong = _read(record, values)
     claim = _registry.Claim()
-    _start_span(record, _registry.with_claim(context, claim), context, arrived_at_ns, previous)
+    try:
+        _start_span(record, _registry.with_claim(context, claim), context, arrived_at_ns, previous)
+    except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; the server's request must not fail for it
+        say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
+        return NO_REQUEST
     record.assessor = claim.assessor
     if claim.assessor is not None:
         _registry.seen_with(source.provider(), claim.assessor)
@@ -128,8 +134,8 @@ def open_request(
     record.arrive(arrived_at_ns)
     record.unmarked = unmarked
     record.ticket = _registry.open_request(record)
-    for error in wrong:
-        record.violate(error)
+    for invalid in wrong:
+        record.violate(invalid)
     return handle
 
 

@@ -255,6 +255,11 @@ class Record(ABC):
                 self.pass_to("prefill")
             self.token(n, choice, NOW)
 
+    @property
+    def awaits_output(self) -> bool:
+        """Whether it is open and nothing has come out of it yet."""
+        return self.status is None and any(stage.state == self.state for stage in self.timeline.shape.stages[:3])
+
     def whole_answer(self, count: Any) -> None:
         """Mark a result that came at once: ``output`` where the shape has it; in pooling the one pass is done."""
         with self.lock:
@@ -296,7 +301,8 @@ class Record(ABC):
 
     def violate(self, error: LifecycleError) -> None:
         """Count what is wrong; raised instead where the processor is strict."""
-        self.checker.violate(error)
+        with self.lock:
+            self.checker.violate(error)
 
     def _show_violation(self, violation: Violation) -> None:
         if self.status is not None:
