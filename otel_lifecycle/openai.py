@@ -98,7 +98,7 @@ class Marks(Protocol):
     def response(
         self,
         *,
-        id: str | None = None,  # noqa: A002  the name OpenAI gives it
+        id: str | None = None,
         model: str | None = None,
         finish_reasons: Sequence[str] | None = None,
     ) -> None:

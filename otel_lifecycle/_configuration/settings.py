@@ -46,6 +46,7 @@ class Settings:
     token_times: bool = False
     compat: str | None = None
     record_exceptions: bool = False
+    handle_sigterm: bool = True
     shutdown_timeout: float = DEFAULT_SHUTDOWN_S
     resources: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     resource_attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +69,7 @@ def read_settings(arguments: Mapping[str, Any], environ: Mapping[str, str] | Non
         token_times=reader.flag("token_times"),
         compat=reader.choice("compat", ("vllm",)),
         record_exceptions=reader.flag("record_exceptions"),
+        handle_sigterm=reader.flag("handle_sigterm", default=True),
         shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),
         resources=_resources(arguments.get("resources")),
         resource_attributes=_attributes(arguments.get("resource_attributes")),
@@ -105,8 +107,8 @@ class _Reader:
             raise ConfigurationError(f"{where} is {value!r:.80}; it must be a string that is not empty")
         return value if value is None else str(value)
 
-    def flag(self, name: str) -> bool:
-        value, where = self.get(name, _parse_flag, False)
+    def flag(self, name: str, default: bool = False) -> bool:
+        value, where = self.get(name, _parse_flag, default)
         if not isinstance(value, bool):
             raise ConfigurationError(f"{where} is {value!r:.80}; it must be True or False")
         return value

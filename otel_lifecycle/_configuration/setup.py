@@ -5,7 +5,6 @@ The SDK is imported when ``configure()`` is called, not before: importing the pa
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Mapping
 from threading import RLock
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
 
+from otel_lifecycle._configuration import ends
 from otel_lifecycle._configuration.settings import Settings, read_settings
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._log import logger
@@ -32,7 +32,6 @@ class _Default:
         self.settings: Settings | None = None
         self.pipeline: Pipeline | None = None
         self.pid = 0
-        self.hooked = False
         self.installed: Any = None
         self.foreign: dict[str, Any] = {}
 
@@ -53,6 +52,7 @@ class _Default:
         self.pipeline = Pipeline(self.settings, child=True, **self.foreign)
         if self.installed is not None:
             self.installed.remake_observables()
+        ends.at_exit_of_child(_at_exit)
 
 
 _default = _Default()
@@ -72,6 +72,7 @@ def configure(
     compat: str | None = None,
     record_exceptions: bool | None = None,
     shutdown_timeout: float | None = None,
+    handle_sigterm: bool | None = None,
     resources: Mapping[str, Callable[[], Any]] | None = None,
     resource_attributes: Mapping[str, Any] | None = None,
 ) -> None:
@@ -80,7 +81,8 @@ def configure(
     ``endpoint``: base URL of the Collector.  ``protocol``: ``grpc`` or ``http/protobuf`` (left out: by OTEL_*
     variables; grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or
     the share of traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
-    ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  Each is also
+    ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  ``handle_sigterm``:
+    send what is left before SIGTERM ends the process, where nobody else handles it (the default).  Each is also
     OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
     Where the app has set global providers, the processor is added to them and nothing is replaced.  A second call is
@@ -114,9 +116,9 @@ def _install(settings: Settings) -> None:
     if "meter_provider" not in _default.foreign and not isinstance(meters, DelegatingMeterProvider):
         _default.installed = DelegatingMeterProvider(_meter_provider)
         metrics.set_meter_provider(_default.installed)
-    if not _default.hooked:
-        _default.hooked = True
-        atexit.register(_at_exit)
+    ends.at_exit(_at_exit)
+    if settings.handle_sigterm:
+        ends.at_sigterm(_at_exit, settings.shutdown_timeout + 1)
 
 
 def _tracer_provider() -> Any:

@@ -137,7 +137,7 @@ class Request:
     def response(
         self,
         *,
-        id: str | None = None,  # noqa: A002  # the contract's name
+        id: str | None = None,  # the contract's name
         model: str | None = None,
         finish_reasons: Iterable[str] | None = None,
     ) -> None:
@@ -269,7 +269,7 @@ class NoRequest(Request):
     def response(
         self,
         *,
-        id: str | None = None,  # noqa: A002  # the contract's name
+        id: str | None = None,  # the contract's name
         model: str | None = None,
         finish_reasons: Iterable[str] | None = None,
     ) -> None: ...

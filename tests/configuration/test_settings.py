@@ -22,6 +22,7 @@ SETTINGS = [
     ("token_times", True, True, "1", True, False),
     ("compat", "vllm", "vllm", "vllm", "vllm", None),
     ("record_exceptions", True, True, "on", True, False),
+    ("handle_sigterm", False, False, "false", False, True),
     ("shutdown_timeout", 1, 1.0, "2", 2.0, 10.0),
     ("slo", Slo(ttft=1), Slo(ttft=1), None, None, None),
 ]
@@ -106,6 +107,7 @@ def test_a_signal_can_be_switched_off() -> None:
         ("token_times", "yes"),
         ("compat", "sglang"),
         ("record_exceptions", 0.0),
+        ("handle_sigterm", 1),
         ("shutdown_timeout", -1),
         ("resources", {"cache": lambda: 1}),
         ("resources", {"cache_usage": 1}),
