@@ -248,7 +248,8 @@ def sweep_due() -> int:
 
 
 def end_all(assessor: Assessor) -> None:
-    """End every open request of a processor, reason ``shutdown``."""
+    """End every open request of a processor: those whose handle is gone as such, the others by the shutdown."""
+    housekeep(now=True)
     for request in snapshot():
         if request.assessor is assessor:
             request.end_by_shutdown()

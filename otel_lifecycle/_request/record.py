@@ -39,7 +39,6 @@ MAX_OTHER_EVENTS: Final = 64
 
 BOUNDARY_EVENTS: Final = frozenset({"arrive", "admit", "input_ready", "first_token", "output", *TERMINAL_EVENTS})
 UNSHOWN_EVENTS: Final = frozenset({"token"})
-WHOLE: Final = "whole"
 
 
 def is_nothing(count: object) -> bool:
@@ -60,15 +59,14 @@ class Record(ABC):
         "assessor",
         "attributes",
         "checker",
+        "deadline",
         "delivered",
         "disconnected",
         "ended_at",
-        "ended_on_axis",
         "ending",
         "events",
         "events_dropped",
         "explicit_latest",
-        "gaps_reported",
         "labels",
         "late",
         "late_at",
@@ -89,7 +87,6 @@ class Record(ABC):
         "status",
         "ticket",
         "timeline",
-        "deadline",
         "unmarked",
         "usage",
     )
@@ -121,11 +118,9 @@ class Record(ABC):
         self.passes = False
         self.disconnected = False
         self.delivered: int | None = None
-        self.gaps_reported = False
         # How it ended: status is None as long as it has not.
         self.status: str | None = None
         self.ending: Any = None
-        self.ended_on_axis: int | None = None
         self.ended_at = 0
         self.silenced = False
         self.report: Report | None = None

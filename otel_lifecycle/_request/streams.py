@@ -38,13 +38,12 @@ def count_of(record: Record, tokens: Counter | None, item: Any) -> Any:
 
 def mark_item(handle: Request, tokens: Counter | None, item: Any) -> None:
     """Mark what one item holds."""
-    if tokens is None:
-        log = handle._ts
-        if log is not None:
-            log.append(perf_counter_ns())
-            return
-    record = handle._record
-    record.item(count_of(record, tokens, item))
+    count = 1 if tokens is None else count_of(handle._record, tokens, item)
+    log = handle._ts
+    if count == 1 and log is not None:
+        log.append(perf_counter_ns())
+    else:
+        handle._record.item(count)
 
 
 def begin(record: Record) -> None:
