@@ -1,0 +1,1 @@
+"""The live API: handles, blocks, streams, conditions, and what happens without an SDK."""
