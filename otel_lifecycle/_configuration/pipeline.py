@@ -59,6 +59,9 @@ class Pipeline:
         self.tracer_provider = _tracer_provider(settings, resource) if tracer_provider is None else tracer_provider
         self.tracer_provider.add_span_processor(self.processor)
         observe_resources(self.meter_provider, settings)
+        self._closers = [_Closer(self.tracer_provider.shutdown)] if self.owns_spans else []
+        if self.owns_meters:
+            self._closers.append(_Closer(self.meter_provider.shutdown))
 
     def shutdown(self, timeout: float) -> bool:
         """End the open requests, then flush and shut both signals; give up, and say so, after ``timeout`` seconds.
@@ -67,29 +70,38 @@ class Pipeline:
         keeps a daemon thread, not the caller.
         """
         deadline = monotonic() + timeout
-        steps: list[Callable[[], Any]] = []
-        if self.owns_spans:
-            steps.append(self.tracer_provider.shutdown)
-        if self.owns_meters:
-            steps.append(self.meter_provider.shutdown)
         self.processor.end_requests()
         if not self.owns_spans:
             self.processor.shutdown()
-        threads = [_start(step) for step in steps]
-        for thread in threads:
-            if thread is not None:
-                thread.join(max(0.0, deadline - monotonic()))
-        return not any(thread is not None and thread.is_alive() for thread in threads)
+        for closer in self._closers:
+            closer.begin()
+        return all(closer.wait(deadline - monotonic()) for closer in self._closers)
 
 
-def _start(step: Callable[[], Any]) -> threading.Thread | None:
-    thread = threading.Thread(target=step, name="otel-lifecycle-shutdown", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # The interpreter is too far gone for new threads.
-        step()
-        return None
-    return thread
+class _Closer:
+    """A parked daemon thread that shuts one provider down when it is told to.
+
+    It is started with the provider, because Python 3.12 starts no thread while the interpreter exits.
+    """
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        self._begin = threading.Event()
+        self._step = step
+        self._thread = threading.Thread(target=self._run, name="otel-lifecycle-shutdown", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._begin.wait()
+        self._step()
+
+    def begin(self) -> None:
+        """Start the shutdown."""
+        self._begin.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the shutdown was done within so many seconds."""
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
 
 
 def build_resource(settings: Settings, *, child: bool = False) -> Resource:
