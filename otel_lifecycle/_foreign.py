@@ -12,7 +12,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.checker import Checker, Violation
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, TERMINAL_EVENTS, TERMINAL_STATES
-from otel_lifecycle._core.report import build_report, longest_gap
+from otel_lifecycle._core.report import build_report
 from otel_lifecycle._core.text import clean, is_identifier
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.verdict import Finished, Verdict
@@ -95,7 +95,6 @@ def _finished(
         violations={str(kind): count for kind, count in checker.counts.items()},
         preemptions=dict(timeline.preemptions),
         truncated=truncated,
-        longest_gap=longest_gap(timeline),
         role=_text(attributes, semconv.ROLE) or "whole",
         traffic=_text(attributes, semconv.TRAFFIC) or "live",
         operation=_text(attributes, semconv.GEN_AI_OPERATION_NAME) or "chat",

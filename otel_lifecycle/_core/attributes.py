@@ -80,8 +80,8 @@ def _preemption(finished: Finished, verdict: Verdict) -> dict[str, Any]:
 
 
 def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
-    longest = finished.longest_gap
-    attributes = {semconv.ITL_MAX: None if longest is None else longest / SECOND}
+    longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
+    attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
     if finished.gaps_held:
         attributes[semconv.ITL_P50] = verdict.itl(0.5)
         attributes[semconv.ITL_P95] = verdict.itl(0.95)

@@ -46,12 +46,11 @@ def _gaps(choices: Mapping[int, Choice]) -> list[Time]:
     return [gap for choice in choices.values() for gap in choice.gaps]
 
 
-def longest_gap(timeline: Timeline) -> Time | None:
-    """Return the longest ITL sample, those of a folded beginning included; None where there is none."""
-    choices = dict(timeline.choices())
-    if any(choice.tokens is None for choice in choices.values()):
+def longest_folded(timeline: Timeline, report: Report) -> Time | None:
+    """Return the longest ITL sample of the beginnings that are no longer held; None where nothing was folded."""
+    if any(choice["tokens"] is None for choice in report["choices"].values()):
         return None
-    longest = [gap for choice in choices.values() if (gap := choice.longest_gap) is not None]
+    longest = [choice.longest_folded for choice in timeline.folded.values() if choice.longest_folded is not None]
     return max(longest, default=None)
 
 

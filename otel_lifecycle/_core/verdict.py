@@ -30,8 +30,8 @@ class Finished:
     """A request that has ended, as it is handed on: times in integer nanoseconds of one axis.
 
     ``unmarked``: nobody had marked a stage, so an abnormal end came in none.  ``usage``: the token counts the server
-    gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.  ``longest_gap``: the longest ITL gap, those that
-    are no longer held included; ``gaps_held``: whether ``report['itl']`` has all of them.
+    gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.  ``gaps_held``:
+    whether ``report['itl']`` has every gap; ``longest_folded``: the longest of those it no longer has.
     """
 
     report: Report
@@ -42,7 +42,7 @@ class Finished:
     preemptions: Mapping[str, int] = field(default_factory=dict)
     unmarked: bool = False
     truncated: bool = False
-    longest_gap: int | None = None
+    longest_folded: int | None = None
     gaps_held: bool = True
     events_dropped: int = 0
     client_disconnected: bool = False

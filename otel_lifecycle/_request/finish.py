@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
 from otel_lifecycle import _registry
-from otel_lifecycle._core.report import build_report, longest_gap
+from otel_lifecycle._core.report import build_report, longest_folded
 from otel_lifecycle._core.tokens import Log, fold
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._log import say
@@ -183,7 +183,7 @@ def _finished(record: Record) -> Finished:
         violations={str(kind): count for kind, count in record.checker.counts.items()},
         preemptions=dict(timeline.preemptions),
         unmarked=record.unmarked,
-        longest_gap=longest_gap(timeline),
+        longest_folded=longest_folded(timeline, report),
         gaps_held=not timeline.folded,
         events_dropped=record.events_dropped,
         client_disconnected=record.disconnected,

@@ -81,7 +81,11 @@ def sync_stream(
                 return stop.value
             finally:
                 detach(token)
-            mark_item(handle, tokens, item)
+            log = handle._ts
+            if tokens is None and log is not None:
+                log.append(perf_counter_ns())
+            else:
+                mark_item(handle, tokens, item)
             yield item
     finally:
         close = getattr(iterator, "close", None)
@@ -109,7 +113,11 @@ async def async_stream(
                 return
             finally:
                 detach(token)
-            mark_item(handle, tokens, item)
+            log = handle._ts
+            if tokens is None and log is not None:
+                log.append(perf_counter_ns())
+            else:
+                mark_item(handle, tokens, item)
             yield item
     finally:
         close = getattr(iterator, "aclose", None)
