@@ -1,0 +1,1 @@
+"""Examples; README.md beside this file says what each shows."""
