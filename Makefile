@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml
 	@test -f $@ || $(PYTHON) -m venv --clear $(VENV)
 	@rm -f $@
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
-	@printf '%s %s' '$(CURDIR)' '$(EXTRAS)' > $@
+	@printf '%s %s\n' '$(CURDIR)' '$(EXTRAS)' > $@
 
 .PHONY: test
 test: $(STAMP) ## everything that needs no outside server and no model
@@ -41,7 +41,7 @@ test: $(STAMP) ## everything that needs no outside server and no model
 check: $(STAMP) ## ruff, mypy (strict) and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy otel_lifecycle tests/support $(if $(wildcard examples/*.py),examples)
+	$(BIN)/mypy otel_lifecycle tests examples
 	$(BIN)/lint-imports
 
 .PHONY: format
@@ -63,7 +63,7 @@ test-slow: $(STAMP) ## soaks, faults and big inputs
 
 .PHONY: bench
 bench: $(STAMP) ## what a request and a token cost
-	$(BIN)/python -m pytest -m bench --capture=no $(ARGS)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 .PHONY: clean
 clean: ## remove the environment and all that tools left

@@ -76,7 +76,10 @@ class Telemetry:
         return found[0]
 
     def points(self, metric: str | None = None) -> list[Point]:
-        """Collect now: every point, sorted by metric and attributes; of one metric if given."""
+        """Collect now: every point, sorted by metric and attributes; of one metric if given.
+
+        The SDK hands an exemplar out once: a second collection has the counts, and the newer exemplars only.
+        """
         points = plain_points(self.reader.get_metrics_data())
         return [point for point in points if metric is None or point["metric"] == metric]
 
