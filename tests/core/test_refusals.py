@@ -181,8 +181,10 @@ def test_trace_without_an_end(events: list[Event], state: str) -> None:
 
 
 def test_no_events() -> None:
-    """An empty trace is refused."""
-    assert isinstance(refused([]), LifecycleError)
+    """An empty trace is refused as one that has no end, and the message says why it has none."""
+    error = refused([])
+    assert (type(error), error.state, error.allowed) == (MissingTerminal, "not_arrived", ("arrive",))
+    assert "no events" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,11 @@ def test_preempted_in_both_stages_more_than_once() -> None:
 
 
 @pytest.mark.parametrize("event", ["cancel", "timeout", "fail"])
-def test_end_while_preempted(event: str) -> None:
-    """The state it ended in is preempted; the time since the interruption was preempted time."""
-    report = replay([*to_prefill(), *trace(("first_token", 7), ("preempt", 8), (event, 11))])
-    assert (report["failure_stage"], report["preempted"]) == ("preempted", {"decode": 3})
+@pytest.mark.parametrize(("time", "preempted"), [(11, 3), (8, 0), (None, None)])
+def test_end_while_preempted(event: str, time: int | None, preempted: int | None) -> None:
+    """The state it ended in is preempted; the time since the interruption was preempted time, unknown with its end."""
+    report = replay([*to_prefill(), *trace(("first_token", 7), ("preempt", 8), (event, time))])
+    assert (report["failure_stage"], report["preempted"]) == ("preempted", {"decode": preempted})
 
 
 @pytest.mark.parametrize(("preempt", "resume"), [(None, 11), (8, None), (None, None)])
@@ -201,6 +202,7 @@ def test_tokens_after_a_whole_output() -> None:
     ]
     known: dict[str, Any] = {"queue_wait": 2, "preprocessing": 1, "e2e": 12, "streamed_tokens": 7}
     assert metrics(events) == dict.fromkeys(metrics(events), None) | known
+    assert replay(events)["choices"] == {0: {"first": None, "last": 11, "tokens": 7}}
 
 
 def test_output_is_cut_off_in_decode() -> None:

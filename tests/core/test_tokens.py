@@ -53,11 +53,11 @@ def test_chunks_count_and_repeat_their_time() -> None:
         pytest.param([(4, 1, 0), (5, 1, 1), (7, 1, 0), (9, 1, 1)], [3, 4], id="two choices, interleaved"),
         pytest.param([(4, 1, 0), (5, 2, 1), (7, 1, 0), (9, 1, 1)], [3], id="chunk in the other choice"),
         pytest.param([(4, 1, 0), (5, 1, 1)], [], id="one token of each choice"),
-        pytest.param([(4, 1, 0), (6, None, 0), (9, 1, 0)], [], id="a chunk of unknown size"),
+        pytest.param([(4, 1, 0), (5, 1, 0), (6, None, 0), (9, 1, 0), (11, 1, 0)], [], id="a chunk of unknown size"),
     ],
 )
 def test_inter_token_latency(items: list[Chunk], gaps: list[float]) -> None:
-    """A sample lies between two adjacent single-token events of one choice."""
+    """A sample lies between two adjacent single-token events of one choice, in a request of known sizes only."""
     assert sorted(replay(chunks(*items))["itl"]) == gaps
 
 

@@ -37,7 +37,7 @@ def test_no_requests() -> None:
     summary = summarize_workload([])
     samples = tuple(f"{name}_sample_count" for name in ("ttft", "tpot", "e2e", "completed_e2e"))
     counts = ("total_requests", "completed_requests", *samples)
-    assert of(summary, *counts) == dict.fromkeys(counts, 0)
+    assert of(summary, *counts, "output_tokens") == dict.fromkeys((*counts, "output_tokens"), 0)
     assert of(summary, "success_rate", *MEANS, *PERCENTILES) == dict.fromkeys(("success_rate", *MEANS, *PERCENTILES))
     assert [nonzero(summary[key]) for key in ("status_counts", "failures_by_stage", "bottleneck_counts")] == [{}] * 3
 
