@@ -1,0 +1,1 @@
+"""collector-config/ against the real Collector, Jaeger, Prometheus and Alertmanager."""

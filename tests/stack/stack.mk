@@ -1,0 +1,10 @@
+# The real backends. `make stack` builds them once; `make test-stack` starts them on free loopback ports.
+
+.PHONY: stack
+stack: $(STAMP) ## build the real Collector, Jaeger, Prometheus and Alertmanager (Go; once, some 20 minutes)
+	@command -v go >/dev/null || { echo 'make stack: Go 1.26 or newer is needed to build the programs' >&2; exit 1; }
+	$(BIN)/python -m tests.stack.build
+
+.PHONY: test-stack
+test-stack: $(STAMP) ## collector-config/ on the real programs
+	$(BIN)/python -m pytest -m stack --timeout=2400 tests/stack $(ARGS)

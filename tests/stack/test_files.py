@@ -1,0 +1,172 @@
+"""Every file of collector-config/ by the program it is for, or by that program's own validator."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from otel_lifecycle import semconv
+from tests.stack import build
+from tests.stack.programs import CONFIG
+
+RULES: Final = sorted((CONFIG / "rules").glob("*.yaml"))
+DASHBOARD: Final = CONFIG / "grafana" / "dashboards" / "inference.json"
+README: Final = CONFIG / "README.md"
+SETTINGS: Final = {"ALERT_WEBHOOK_URL": "http://127.0.0.1:1/", "GRAFANA_ADMIN_PASSWORD": "of-the-test"}
+
+
+def run(program: str, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
+    """Run one of the programs and return what it says; fail with that if it is not content."""
+    command = [str(build.ensure(program)), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["collector.yaml", "agent.yaml", "gateway.yaml"])
+def test_the_collector_accepts_its_files(name: str) -> None:
+    """``validate`` of the real Collector, with nothing set in the environment."""
+    run("collector", "validate", "--config", CONFIG / name)
+
+
+def test_jaeger_accepts_its_file() -> None:
+    """``validate`` of the real Jaeger."""
+    run("jaeger", "validate", "--config", CONFIG / "jaeger.yaml")
+
+
+def test_prometheus_accepts_its_file_and_the_rules() -> None:
+    """Promtool finds every rule file that the configuration names, and no fault in them, lint included."""
+    said = run("promtool", "check", "config", "--lint=all", "--lint-fatal", CONFIG / "prometheus.yaml")
+    assert f"{len(RULES)} rule files found" in said
+
+
+def test_alertmanager_accepts_its_file() -> None:
+    """Amtool finds the receiver and both inhibitions."""
+    said = run("amtool", "check-config", CONFIG / "alertmanager.yaml")
+    assert "2 inhibit rules" in said
+    assert "1 receivers" in said
+
+
+def test_the_gateways_judge_as_the_single_collector_does() -> None:
+    """The sampler of gateway.yaml is that of collector.yaml, word for word."""
+
+    def sampler(name: str) -> str:
+        return (CONFIG / name).read_text().split("\n  tail_sampling:")[1].split("\n  batch:")[0]
+
+    assert sampler("gateway.yaml") == sampler("collector.yaml")
+
+
+def test_the_sampler_waits_longer_than_a_request_may_take() -> None:
+    """Its default wait exceeds the age at which a request is called one that never ends (C68)."""
+    (wait,) = re.findall(r"decision_wait: \$\{env:TRACE_WAIT:-(\d+)s\}", (CONFIG / "collector.yaml").read_text())
+    (age,) = re.findall(r"oldest_request_age_seconds:max > (\d+)", (CONFIG / "rules" / "alerts.yaml").read_text())
+    assert int(wait) > int(age)
+
+
+@pytest.fixture(scope="module")
+def project() -> Any:
+    """compose.yaml as the loader behind ``docker compose`` understands it."""
+    return json.loads(run("validate", "compose", CONFIG / "compose.yaml", env=SETTINGS))
+
+
+def test_compose_mounts_files_that_exist(project: Any) -> None:
+    """Every bind mount has its source here, and every configuration file of the folder is mounted or is one of them."""
+    sources = {
+        Path(mount["source"])
+        for service in project["services"].values()
+        for mount in service.get("volumes", [])
+        if mount["type"] == "bind"
+    }
+    assert [source for source in sources if not source.exists()] == []
+    mounted = {path for path in CONFIG.rglob("*") if path.is_file() and sources & {path, *path.parents}}
+    assert {path for path in CONFIG.rglob("*") if path.is_file()} - mounted == {README, CONFIG / "compose.yaml"}
+
+
+def test_compose_starts_what_was_tested(project: Any) -> None:
+    """Every image has one exact version, and where it was built here it is that version."""
+    images = dict(service["image"].rsplit(":", 1) for service in project["services"].values())
+    assert [tag for tag in images.values() if not re.fullmatch(r"v?\d+\.\d+\.\d+", tag)] == []
+
+    def pinned(module: str, path: str) -> str:
+        (version,) = re.findall(rf"\n\t{re.escape(path)} v(\S+)", (build.HERE / module / "go.mod").read_text())
+        return str(version)
+
+    prometheus = pinned("prometheus", "github.com/prometheus/prometheus").split(".")
+    built = ("otel/opentelemetry-collector-contrib", "prom/alertmanager", "prom/prometheus")
+    assert {name: images[name] for name in built} == {
+        "otel/opentelemetry-collector-contrib": pinned("collector", "go.opentelemetry.io/collector/otelcol"),
+        "prom/alertmanager": "v" + pinned("alertmanager", "github.com/prometheus/alertmanager"),
+        # The module of Prometheus 3.16.0 is called 0.316.0.
+        "prom/prometheus": f"v{prometheus[1][0]}.{int(prometheus[1][1:])}.{prometheus[2]}",
+    }
+    # Jaeger's module 1.76.0 is its release 2.13.0.
+    assert (pinned("jaeger", "github.com/jaegertracing/jaeger"), images["jaegertracing/jaeger"]) == ("1.76.0", "2.13.0")
+
+
+def test_compose_gives_the_tested_flags(project: Any) -> None:
+    """Prometheus has its OTLP receiver and its exemplar storage on."""
+    assert {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"} <= set(
+        project["services"]["prometheus"]["command"]
+    )
+
+
+def test_the_dashboard_fits_grafanas_model() -> None:
+    """Every field of the dashboard, its panels and its queries has a place in Grafana's own types, strictly."""
+    run("validate", "dashboard", DASHBOARD)
+
+
+def test_the_dashboard_names_data_sources_that_are_provisioned() -> None:
+    """Every uid in the dashboard is one of the provisioned data sources'."""
+    provisioned = re.findall(r"uid: (\w+)", (CONFIG / "grafana/provisioning/datasources/datasources.yaml").read_text())
+    assert set(re.findall(r'"type": "prometheus", "uid": "(\w+)"', DASHBOARD.read_text())) <= set(provisioned)
+
+
+def alerts() -> list[str]:
+    """Return the name of every alert."""
+    return sorted(set(re.findall(r"- alert: (\w+)", "".join(path.read_text() for path in RULES))))
+
+
+def test_every_alert_has_its_section_in_the_runbook() -> None:
+    """The runbook has a heading for each alert and for no other, and each alert points to its own."""
+    headings = re.findall(r"^### (Inference\w+)$", README.read_text(), re.MULTILINE)
+    assert sorted(headings) == alerts()
+    text = "".join(path.read_text() for path in RULES)
+    assert set(re.findall(r'runbook: "README.md#(\w+)"', text)) == {name.lower() for name in alerts()}
+
+
+def test_every_alert_is_tested_to_fire_and_to_be_silent() -> None:
+    """The promtool cases expect each alert at some time and none of it at another."""
+    text = "".join(path.read_text() for path in (build.HERE / "rules").glob("*.yaml"))
+    cases = re.findall(r"- alertname: (\w+)\n\s+eval_time: \w+(\n\s+exp_alerts:)?", text)
+    for name in alerts():
+        assert {bool(expected) for case, expected in cases if case == name} == {True, False}, name
+
+
+def prometheus_names(metric: semconv.Metric) -> Sequence[str]:
+    """Return what Prometheus calls a metric that comes by OTLP."""
+    unit = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}.get(metric.unit, "")
+    name = metric.name.replace(".", "_") + unit
+    if metric.kind == "histogram":
+        return [name + suffix for suffix in ("_bucket", "_sum", "_count")]
+    return [name + ("_total" if metric.kind == "counter" else "")]
+
+
+def test_rules_and_dashboard_name_metrics_that_exist() -> None:
+    """Every raw metric and label in an expression is one of the contract's, as Prometheus translates it."""
+    text = "".join(path.read_text() for path in [*RULES, DASHBOARD])
+    known = {name for metric in semconv.METRICS for name in prometheus_names(metric)}
+    labels = {name.replace(".", "_") for metric in semconv.METRICS for name in metric.attributes}
+    labels |= {semconv.TRAFFIC.replace(".", "_")}
+    assert set(re.findall(r"(?<![\w:])inference_\w+", text)) - known - labels == set()
+
+
+@pytest.mark.parametrize("path", sorted((build.HERE / "rules").glob("*.yaml")), ids=lambda path: str(path.stem))
+def test_rules(path: Path) -> None:
+    """Promtool's own test of the recording rules and the alerts."""
+    run("promtool", "test", "rules", path)
