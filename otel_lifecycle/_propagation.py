@@ -30,6 +30,8 @@ def extract(carrier: Mapping[str, Any]) -> Context:
 def link_to(previous: object) -> Link | None:
     """Return a link to the attempt before: a span context, or the carrier of one.  None of anything else."""
     if isinstance(previous, Mapping):
-        found = get_current_span(_W3C.extract(previous, Context())).get_span_context()
-        previous = found
+        try:
+            previous = get_current_span(_W3C.extract(previous, Context())).get_span_context()
+        except Exception:  # noqa: BLE001  # a carrier that came as JSON may hold anything; it links nothing then
+            return None
     return Link(previous) if isinstance(previous, SpanContext) and previous.is_valid else None

@@ -1,42 +1,69 @@
-"""Exporters that are silent in a process that inherited them by fork.
+"""Exporters of one process: silent in a child that inherited them, and plain about what they lose.
 
 A child inherits its parent's queues and cumulative counts together with the threads that the SDK starts again.
 Whatever they would send has been, or will be, sent by the parent.
+
+The SDK logs every failed batch.  An operator wants two lines: what is lost from now on and what is not, and, when the
+Collector answers again, how much it was.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_lifecycle._log import logger
 
-class MuteSpans(SpanExporter):
+
+class ProcessSpans(SpanExporter):
     """A span exporter that exports in the process that made it, and in no child."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
         self._pid = os.getpid()
+        self._lost = 0
+        self._lock = Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export, or drop what belongs to the parent."""
-        return SpanExportResult.SUCCESS if os.getpid() != self._pid else self._exporter.export(spans)
+        if os.getpid() != self._pid:
+            return SpanExportResult.SUCCESS
+        result = self._exporter.export(spans)
+        self._tell(result is SpanExportResult.SUCCESS, len(spans))
+        return result
+
+    def _tell(self, exported: bool, spans: int) -> None:
+        """Say when spans begin to be lost, and, once they no longer are, how many were."""
+        with self._lock:
+            before = self._lost
+            self._lost = 0 if exported else before + spans
+        if not exported and not before:
+            logger.warning(
+                "spans are lost: they cannot be exported. Metrics go on counting and are sent when they can be"
+            )
+        elif exported and before:
+            logger.warning("spans are exported again; %d were lost meanwhile", before)
 
     def shutdown(self) -> None:
-        """Shut the exporter down; a child leaves its parent's connection alone."""
-        if os.getpid() == self._pid:
-            self._exporter.shutdown()
+        """Shut the exporter down, saying what is still lost; a child leaves its parent's connection alone."""
+        if os.getpid() != self._pid:
+            return
+        if self._lost:
+            logger.warning("%d spans were lost: they could not be exported", self._lost)
+        self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Flush the exporter."""
         return os.getpid() != self._pid or self._exporter.force_flush(timeout_millis)
 
 
-class MuteMetrics(MetricExporter):
+class ProcessMetrics(MetricExporter):
     """A metric exporter that exports in the process that made it, and in no child."""
 
     def __init__(self, exporter: MetricExporter) -> None:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from otel_lifecycle import semconv
-from otel_lifecycle._configuration.mute import MuteMetrics, MuteSpans
+from otel_lifecycle._configuration.exporters import ProcessMetrics, ProcessSpans
 from otel_lifecycle._configuration.settings import Settings
 from otel_lifecycle._version import __version__
 from otel_lifecycle.processor import LifecycleSpanProcessor
@@ -47,7 +47,7 @@ class Pipeline:
         self.owns_spans = tracer_provider is None
         exporter = _span_exporter(settings) if self.owns_spans and settings.exporters["traces"] else None
         self.processor = LifecycleSpanProcessor(
-            None if exporter is None else BatchSpanProcessor(MuteSpans(exporter)),
+            None if exporter is None else BatchSpanProcessor(ProcessSpans(exporter)),
             meter_provider=self.meter_provider,
             dominance_threshold=settings.dominance_threshold,
             slo=settings.slo,
@@ -128,7 +128,7 @@ def _meter_provider(settings: Settings, resource: Resource) -> MeterProvider:
     if settings.exporters["metrics"]:
         interval = settings.metric_interval * 1000
         readers.append(
-            PeriodicExportingMetricReader(MuteMetrics(_metric_exporter(settings)), export_interval_millis=interval)
+            PeriodicExportingMetricReader(ProcessMetrics(_metric_exporter(settings)), export_interval_millis=interval)
         )
     return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
 

@@ -35,7 +35,7 @@ def build_report(timeline: Timeline, status: str, *, token_times: bool = True, u
         "itl": _gaps(choices),
     }
     if apart:
-        report["foreign"] = frozenset(timeline.remote)
+        report["foreign"] = sorted(timeline.remote)
     return report
 
 

@@ -124,7 +124,7 @@ def apply(record: Record, values: Mapping[str, object]) -> None:
     """Set conditions on a request that is open; what cannot be is an ``invalid_value`` violation and not set."""
     with record.lock:
         if record.status is not None:
-            record.after_end("set")
+            record.told_after_end("set")
             return
         for name, value in values.items():
             try:
@@ -153,7 +153,7 @@ def apply_response(record: Record, response_id: object, model: object, finish_re
     """Set what the response says of itself."""
     with record.lock:
         if record.status is not None:
-            record.after_end("response")
+            record.told_after_end("response")
             return
         try:
             if response_id is not None:

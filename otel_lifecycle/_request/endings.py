@@ -14,6 +14,9 @@ TIMEOUTS: Final = (TimeoutError, asyncio.TimeoutError, concurrent.futures.Timeou
 CANCELLATIONS: Final = (asyncio.CancelledError, GeneratorExit, concurrent.futures.CancelledError)
 SHUTDOWNS: Final = (KeyboardInterrupt, SystemExit)
 
+TRIO_TIMEOUT: Final = ("trio", "TooSlowError")
+TRIO_CANCELLATION: Final = ("trio", "Cancelled")
+
 TOLERANCE_NS: Final = 10_000_000
 TOLERANCE_SHARE: Final = 0.01
 
@@ -86,9 +89,9 @@ def of_exception(error: BaseException, *, past_deadline: bool) -> Ending:
     """
     if _is_all(error, SHUTDOWNS):
         return cancellation("shutdown")
-    if _is_all(error, TIMEOUTS):
+    if _is_all(error, TIMEOUTS, TRIO_TIMEOUT):
         return timeout("deadline" if past_deadline else None)
-    if _is_all(error, CANCELLATIONS, trio=True):
+    if _is_all(error, CANCELLATIONS, TRIO_CANCELLATION):
         return timeout("deadline") if past_deadline else cancellation(None)
     return failure(error)
 
@@ -101,11 +104,10 @@ def past(elapsed_ns: int, deadline_s: float | None) -> bool:
     return elapsed_ns >= deadline_ns - max(TOLERANCE_NS, TOLERANCE_SHARE * deadline_ns)
 
 
-def _is_all(error: BaseException, kinds: tuple[type[BaseException], ...], *, trio: bool = False) -> bool:
+def _is_all(error: BaseException, kinds: tuple[type[BaseException], ...], trio: tuple[str, str] | None = None) -> bool:
     """Whether the error, or every leaf of it if it is a group (as trio's nurseries raise), is of these kinds."""
     inner = getattr(error, "exceptions", None)
     if inner and isinstance(inner, tuple):
-        return all(_is_all(one, kinds, trio=trio) for one in inner)
-    # trio need not be installed; its Cancelled derives from BaseException alone.
-    of_trio = trio and type(error).__name__ == "Cancelled" and type(error).__module__.startswith("trio.")
-    return isinstance(error, kinds) or of_trio
+        return all(_is_all(one, kinds, trio) for one in inner)
+    # trio need not be installed, so its classes go by their names.
+    return isinstance(error, kinds) or (type(error).__module__.partition(".")[0], type(error).__name__) == trio

@@ -34,36 +34,41 @@ def end(record: Record, ending: Ending, at_ns: Any = NOW, *, remote: bool = Fals
 
     ``remote``: at a time that the clock of another process gave.
     """
-    with record.lock:
+    try:
+        with record.lock:
+            if record.status is not None:
+                record.after_end(ending.event)
+                return False
+            record.set_hot(None)
+            _take_tokens(record)
+            marked = record.mark_remote(ending.event, at_ns) if remote else record.mark(ending.event, at_ns)
+            if not marked:
+                return False
+            _judge_clocks(record)
+            _close(record, record.timeline.state, ending)
+    finally:
+        # A signal handler may raise at any line of ours; what is closed by then is finished all the same.
         if record.status is not None:
-            record.after_end(ending.event)
-            return False
-        record.set_hot(None)
-        _take_tokens(record)
-        marked = record.mark_remote(ending.event, at_ns) if remote else record.mark(ending.event, at_ns)
-        if not marked:
-            return False
-        record.ending = ending
-        _judge_clocks(record)
-        _close(record, record.timeline.state)
-    _finish(record)
+            _finish(record)
     return True
 
 
 def end_incomplete(record: Record, reason: str | None = None) -> None:
     """End a request that got no terminal event: it is no success and no failure, and that is a violation."""
-    with record.lock:
+    try:
+        with record.lock:
+            if record.status is not None:
+                return
+            record.set_hot(None)
+            _take_tokens(record)
+            missing = _missing(record)
+            strict, record.checker.strict = record.checker.strict, False
+            record.violate(missing)
+            _judge_clocks(record)
+            _close(record, "incomplete", Ending("", reason))
+    finally:
         if record.status is not None:
-            return
-        record.set_hot(None)
-        _take_tokens(record)
-        missing = _missing(record)
-        strict, record.checker.strict = record.checker.strict, False
-        record.violate(missing)
-        record.ending = Ending("", reason)
-        _judge_clocks(record)
-        _close(record, "incomplete")
-    _finish(record)
+            _finish(record)
     if strict:
         raise missing
 
@@ -133,13 +138,32 @@ def _judge_clocks(record: Record) -> None:
         record.checker.strict = strict
 
 
-def _close(record: Record, status: str) -> None:
-    record.status = status
+def _close(record: Record, status: str, ending: Ending) -> None:
+    record.ending = ending
     record.ended_at = perf_counter_ns()
+    record.status = status
 
 
 def _finish(record: Record) -> None:
-    """Judge and emit.  Telemetry never breaks its host: whatever goes wrong here is logged, and the span ends."""
+    """Judge and emit, once.  Telemetry never breaks its host: what goes wrong here is logged, and the span ends."""
+    with record.finishing:
+        if not record.finished:
+            _finish_once(record)
+    _registry.housekeep()
+
+
+def _finish_once(record: Record) -> None:
+    try:
+        if not record.judged:
+            record.judged = True
+            _judge(record)
+    finally:
+        _end_span(record)
+        record.finished = True
+        _registry.close_request(record.ticket)
+
+
+def _judge(record: Record) -> None:
     try:
         finished = _finished(record)
         assessor = record.assessor
@@ -153,12 +177,13 @@ def _finish(record: Record) -> None:
         emit.write(record, finished, verdict, token_times=token_times, compat=compat)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
         say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
-    _registry.close_request(record.ticket)
+
+
+def _end_span(record: Record) -> None:
     try:
         emit.end_span(record)
     except Exception as error:  # noqa: BLE001  # what another span processor raises comes out of span.end()
         say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
-    _registry.housekeep()
 
 
 def exemplar_context(record: Record) -> Context:
@@ -199,14 +224,21 @@ def _finished(record: Record) -> Finished:
 def sweep(record: Record, now: int) -> None:
     """Fold token logs that have grown long; record what came after the end, and its lag once it has settled."""
     if record.status is not None:
-        if record.late_at and now - record.late_at >= SETTLED_NS:
-            flush_late(record)
-        else:
-            _count_wasted(record)
+        _sweep_ended(record, now)
         return
     for choice, log in list(record.timeline.tokens.items()):
         if len(log) > FOLD_ABOVE:
             _fold(record, choice, log)
+
+
+def _sweep_ended(record: Record, now: int) -> None:
+    if not record.finished and not record.finishing.locked():
+        # Whoever closed it was interrupted before it was finished.
+        _finish(record)
+    if record.late_at and now - record.late_at < SETTLED_NS:
+        _count_wasted(record)
+    else:
+        flush_late(record)
 
 
 def _fold(record: Record, choice: int, log: Log) -> None:

@@ -12,7 +12,7 @@ in order by themselves.  Single tokens do not pass here: the handle appends them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from threading import RLock
+from threading import Lock, RLock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +67,9 @@ class Record(ABC):
         "events",
         "events_dropped",
         "explicit_latest",
+        "finished",
+        "finishing",
+        "judged",
         "labels",
         "late",
         "late_at",
@@ -87,6 +90,7 @@ class Record(ABC):
         "status",
         "ticket",
         "timeline",
+        "told_late",
         "unmarked",
         "usage",
     )
@@ -123,6 +127,9 @@ class Record(ABC):
         self.ending: Any = None
         self.ended_at = 0
         self.silenced = False
+        self.finishing = Lock()
+        self.judged = False
+        self.finished = False
         self.report: Report | None = None
         # Tokens that came after the end.
         self.late: Log = []
@@ -130,6 +137,7 @@ class Record(ABC):
         self.late_at = 0
         self.late_last = 0
         self.late_told = False
+        self.told_late = False
 
     # ---------------------------------------------------------------------------------------- marks
 
@@ -317,6 +325,12 @@ class Record(ABC):
             return
         kind = DuplicateTerminal if event in TERMINAL_EVENTS else EventAfterTerminal
         self.violate(kind(f"{event!r} after the request had {self.status}", state=self.status, event=event))
+
+    def told_after_end(self, what: str) -> None:
+        """Count that something was told of an ended request, once: a usage frame after ``[DONE]`` is common."""
+        if not self.told_late:
+            self.told_late = True
+            self.after_end(what)
 
     def show(self, name: str, time: int, attributes: dict[str, Any] | None = None) -> None:
         """Keep a span event: every boundary, and a bounded number of all others."""

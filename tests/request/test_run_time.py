@@ -65,8 +65,8 @@ def test_arrival_that_cannot_be(telemetry: Telemetry, time: Any, kind: str) -> N
 def test_count_that_cannot_be(telemetry: Telemetry, count: Any) -> None:
     """A token count that makes no sense leaves the count unknown."""
     with telemetry.request() as request:
-        request.stage("prefill").__enter__()
-        request.token()
+        with request.stage("prefill"):
+            pass
         request.token(count)
     attributes = telemetry.span("chat")["attributes"]
     # True is 1 to the hot path, which compares and does not ask for types.
