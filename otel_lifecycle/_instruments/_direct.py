@@ -8,7 +8,7 @@ sample itself is taken by the aggregation's own ``aggregate``, whatever kind it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from time import time_ns
 from typing import Any, Final
@@ -45,11 +45,13 @@ class Behind:
         instrument = self._instrument
         while (behind := getattr(instrument, "_real_instrument", instrument)) is not instrument:
             instrument = behind
-        if instrument is None or isinstance(instrument, (NoOpCounter, NoOpHistogram)):
+        known = self._known
+        if known[0] is instrument:
+            return known
+        if isinstance(instrument, (NoOpCounter, NoOpHistogram)):
             return None, None
-        if self._known[0] is not instrument:
-            self._known = (instrument, _direct_to(instrument, verify=self._verify))
-        return self._known
+        self._known = known = (instrument, _direct_to(instrument, verify=self._verify))
+        return known
 
 
 class QuickCounter:
@@ -84,7 +86,7 @@ class Sample:
 class Direct:
     """The way from an SDK instrument into the aggregations of every reader and view."""
 
-    __slots__ = ("_consumer", "_instrument", "_keys", "enabled", "sdk")
+    __slots__ = ("_consumer", "_instrument", "_keys", "_readers", "_targets", "enabled", "sdk")
 
     def __init__(self, instrument: Any, sdk: SdkMetrics) -> None:
         self.sdk = sdk
@@ -93,6 +95,8 @@ class Direct:
         self._instrument = instrument
         self._consumer = instrument._measurement_consumer
         self._keys: dict[tuple[tuple[str, str | bool], ...], Hashable] = {}
+        self._readers: object = None
+        self._targets: list[tuple[Any, bool]] = []
 
     def take(self, value: float, attributes: Labels, context: Context | None) -> None:
         """Take one sample that the instrument would not refuse."""
@@ -101,22 +105,26 @@ class Direct:
         sample = Sample(value, attributes, context or get_current())
         wanted = self.wanted(sample)
         for target, known in self.targets():
-            if not (known and self._aggregate(target, sample, wanted)):
-                self.measure(target, sample, wanted)
+            if known:
+                key = self.key(target, attributes)
+                # The stream stays locked so that a delta collection cannot discard the aggregation in between.
+                with target._lock:
+                    aggregation = target._attributes_aggregation.get(key)
+                    if aggregation is not None:
+                        aggregation.aggregate(sample, wanted)
+                        continue
+            self.measure(target, sample, wanted)
 
-    def _aggregate(self, match: Any, sample: Sample, wanted: bool) -> bool:
-        key = self.key(match, sample.attributes)
-        # The match stays locked so that a delta collection cannot discard the aggregation in between.
-        with match._lock:
-            aggregation = match._attributes_aggregation.get(key)
-            if aggregation is None:
-                return False
-            aggregation.aggregate(sample, wanted)
-            return True
+    def targets(self) -> list[tuple[Any, bool]]:
+        """Return every stream of every reader, and whether its inside is known; a reader of another kind as a whole."""
+        readers = self._consumer._reader_storages
+        # A reader that comes or goes makes a new mapping; the streams of an instrument never change in the SDK.
+        if self._readers is not readers:
+            self._targets, self._readers = list(self._find_targets(readers)), readers
+        return self._targets
 
-    def targets(self) -> Iterator[tuple[Any, bool]]:
-        """Yield every stream of every reader, and whether its inside is known; a reader of another kind as a whole."""
-        for storage in list(self._consumer._reader_storages.values()):
+    def _find_targets(self, readers: Mapping[Any, Any]) -> Iterator[tuple[Any, bool]]:
+        for storage in list(readers.values()):
             if type(storage) is self.sdk.storage:
                 for match in storage._get_or_init_view_instrument_match(self._instrument):
                     yield match, type(match) is self.sdk.match

@@ -181,11 +181,12 @@ def _provider_arguments() -> dict[str, Any]:
 
 
 def _streams(data: Any) -> dict[str, list[Any]]:
-    """Return the points by metric name."""
+    """Return the points by metric name, without those that an SDK can be told to give of itself."""
     return {
         metric.name: list(metric.data.data_points)
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
+        if scope.scope.name in _METERS
         for metric in scope.metrics
     }
 
