@@ -65,9 +65,9 @@ def test_lifecycle_table_is_the_code() -> None:
         for event, following in zip(events.split(", "), followings.split(", "), strict=True)
     }
     rows = SHAPES["default"].rows
-    plain = {(row.state, row.event, row.next, row.note) for row in rows if row.event not in ("cancel", "timeout", "fail")}
-    ends = {("any of these", event, TERMINAL_EVENTS[event], "the state it ended in is kept") for event in
-            ("cancel", "timeout", "fail")}  # fmt: skip
+    abnormal = ("cancel", "timeout", "fail")
+    plain = {(row.state, row.event, row.next, row.note) for row in rows if row.event not in abnormal}
+    ends = {("any of these", event, TERMINAL_EVENTS[event], "the state it ended in is kept") for event in abnormal}
     assert told == plain | ends
 
 
@@ -89,7 +89,8 @@ def test_code_runs(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(code, encoding="utf-8")
     environ = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environ, check=False, timeout=60)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "['a', 'b', 'c']\n", "")
 
 

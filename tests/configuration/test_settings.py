@@ -117,7 +117,7 @@ def test_a_signal_can_be_switched_off() -> None:
 )
 def test_argument_that_makes_no_sense(name: str, value: Any) -> None:
     """It is refused where it is set, by name, with the rule."""
-    with pytest.raises(ConfigurationError, match=name.split("_")[0]):
+    with pytest.raises(ConfigurationError, match=name.partition("_")[0]):
         read_settings({name: value}, {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from opentelemetry import metrics, trace
@@ -12,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, SamplingResult
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
@@ -73,16 +74,13 @@ def test_unsampled_request_goes_to_the_processor_seen_with_its_provider(
     make_telemetry: Callable[..., Telemetry],
 ) -> None:
     """With no trace to see, a provider's requests go where its last seen one went; else to the oldest processor."""
-    from opentelemetry.sdk.trace.sampling import ParentBased
 
     class Once(ParentBased):
         """Samples the first trace only."""
 
-        def should_sample(self, *arguments: object, **named: object) -> object:
+        def should_sample(self, *arguments: Any, **named: Any) -> SamplingResult:
             first, self.first = getattr(self, "first", True), False
-            return (super() if first else ALWAYS_OFF).should_sample(*arguments, **named)  # type: ignore[arg-type]
-
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+            return super().should_sample(*arguments, **named) if first else ALWAYS_OFF.should_sample(*arguments)
 
     oldest = make_telemetry()
     mine = make_telemetry(sampler=Once(ALWAYS_ON))
