@@ -25,7 +25,7 @@ from tests.support.telemetry import Telemetry
 def counted(reader: InMemoryMetricReader, metric: str = "inference.requests") -> int:
     """How many requests a reader's counter has."""
     points = plain_points(reader.get_metrics_data())
-    return sum(point["value"] or 0 for point in points if point["metric"] == metric)
+    return sum(int(point["value"] or 0) for point in points if point["metric"] == metric)
 
 
 def serve(**arguments: object) -> None:
