@@ -385,9 +385,10 @@ class Record(ABC):
         _registry.open_requests[self.ticket] = self
 
     def disown(self) -> None:
-        """Forget a request that a forked child inherited: its parent ends it.  The lock may be held by nobody alive."""
-        self.lock = RLock()
-        self.silenced, self.status = True, "incomplete"
+        """Forget a request that a forked child inherited: its parent ends it.  The locks may be held by nobody alive."""
+        self.lock, self.finishing = RLock(), Lock()
+        self.silenced = self.judged = self.finished = True
+        self.status = "incomplete"
         self.set_hot(None)
 
     @property
