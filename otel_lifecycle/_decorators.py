@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
-from types import TracebackType
+from collections.abc import Callable, Generator
+from types import MethodType
 from typing import Any, TypeVar, overload
 
 from opentelemetry.context import Context, attach, detach, get_current
 
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.text import shown
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.conditions import check_names, check_role, given
 from otel_lifecycle._request.handle import NoRequest, Request, leave
 from otel_lifecycle._request.opening import open_request
 from otel_lifecycle._request.scope import context_of, in_context
-from otel_lifecycle._request.streams import Counter, async_stream, count_of, sync_stream
+from otel_lifecycle._request.streams import Counter, Source, Unmarked, async_stream, count_of, sync_stream
+from otel_lifecycle.errors import ConfigurationError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -84,47 +86,34 @@ class _Call:
             return result
         if hasattr(result, "__aiter__") or hasattr(result, "__next__"):
             return self.stream(result)
+        if inspect.isawaitable(result):
+            return self.awaited(result)
         record = self.handle._record
         if self._owned and record.awaits_output:
             record.whole_answer(count_of(record, self._tokens, result) if self._tokens is not None else None)
         self.leave(None)
         return result
 
+    async def awaited(self, awaitable: Any) -> Any:
+        """Await what a function gave back instead of its result, and take the result."""
+        token = self.attach()
+        try:
+            result = await awaitable
+        except BaseException as error:
+            self.leave(error)
+            raise
+        finally:
+            detach(token)  # type: ignore[arg-type]  # what attach gave
+        return self.returned(result)
+
+    def source(self, iterable: Any) -> Source:
+        """Return what yields tokens together with its request; the end of the one is the end of the other."""
+        return Source(self.handle, iterable, self._tokens, leave=self.leave, traced=True)
+
     def stream(self, iterable: Any) -> Any:
-        """Wrap what yields tokens; its end is the end of the request."""
-        wrap = self.async_items if hasattr(iterable, "__aiter__") else self.sync_items
-        return wrap(iterable)
-
-    def sync_items(self, iterable: Any) -> Generator[Any, Any, Any]:
-        """Yield the items of an iterable as tokens, and end the request with it."""
-        with _Ending(self):
-            return (yield from sync_stream(self.handle, iterable, self._tokens, passes_at_once=False))
-
-    async def async_items(self, iterable: Any) -> AsyncGenerator[Any, None]:
-        """Yield the items of an async iterable as tokens, and end the request with it."""
-        stream = async_stream(self.handle, iterable, self._tokens, passes_at_once=False)
-        with _Ending(self):
-            try:
-                async for item in stream:
-                    yield item
-            finally:
-                await stream.aclose()
-
-
-class _Ending:
-    """Ends the request of a call by what leaves the block; exceptions go on unchanged."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: _Call) -> None:
-        self._call = call
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._call.leave(error)
+        """Wrap what yields tokens."""
+        wrap = async_stream if hasattr(iterable, "__aiter__") else sync_stream
+        return wrap(lambda: self.source(iterable))
 
 
 @overload
@@ -155,14 +144,13 @@ def traced(function: Any = None, /, *, tokens: Counter | None = None, **argument
 
 
 def _decorate(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
+    if not callable(function):
+        raise ConfigurationError(f"traced got {shown(function)}; it takes a function, or its arguments by keyword")
     if inspect.isasyncgenfunction(function):
-        wrap = _around_async_generator
-    elif inspect.isgeneratorfunction(function):
-        wrap = _around_generator
-    elif inspect.iscoroutinefunction(function):
-        wrap = _around_coroutine
-    else:
-        wrap = _around_function
+        return _around_async_generator(opener, function)
+    if inspect.isgeneratorfunction(function):
+        return _around_generator(opener, function)
+    wrap = _around_coroutine if inspect.iscoroutinefunction(function) else _around_function
     return functools.wraps(function)(wrap(opener, function))
 
 
@@ -202,30 +190,48 @@ def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable
     return wrapper
 
 
+class _GeneratorFunction:
+    """A traced generator function.
+
+    The request arrives at the call and opens at the first pull, which no generator function could do by itself; yet
+    frameworks ask ``inspect`` whether a function is one, and this looks like the one it wraps.
+    """
+
+    def __init__(self, function: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._call = call
+        behind: Any = function
+        while isinstance(behind, functools.partial):
+            behind = behind.func
+        # What inspect wants of a function-like object.
+        self.__code__ = behind.__code__
+        self.__defaults__ = behind.__defaults__
+        self.__kwdefaults__ = behind.__kwdefaults__
+        self.__name__ = behind.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+
 def _around_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     def items(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Generator[Any, Any, Any]:
         call = opener.open(started, parent)
-        source = function(*args, **kwargs)
-        return (yield from call.sync_items(source) if call.live else source)
+        body = function(*args, **kwargs)
+        return (yield from call.stream(body) if call.live else body)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        return items(anchor(), get_current(), args, kwargs)
-
-    return wrapper
+    return _GeneratorFunction(function, lambda *args, **kwargs: items(anchor(), get_current(), args, kwargs))
 
 
 def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def items(started: Anchor, parent: Context, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
+    def start(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Source:
         call = opener.open(started, parent)
-        source = function(*args, **kwargs)
-        stream = call.async_items(source) if call.live else source
-        try:
-            async for item in stream:
-                yield item
-        finally:
-            await stream.aclose()
+        body = function(*args, **kwargs)
+        return call.source(body) if call.live else Unmarked(body)
 
-    def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        return items(anchor(), get_current(), args, kwargs)
-
-    return wrapper
+    return _GeneratorFunction(
+        function,
+        lambda *args, **kwargs: async_stream(functools.partial(start, anchor(), get_current(), args, kwargs)),
+    )

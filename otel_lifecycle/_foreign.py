@@ -42,7 +42,7 @@ def is_lifecycle(span: ReadableSpan) -> bool:
 def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
     """Replay a foreign span's events through the checker; return what it amounts to and what was wrong."""
     violations: list[Violation] = []
-    attributes = span.attributes or {}
+    attributes = {**_of_terminal(span), **(span.attributes or {})}
     shape = attributes.get(semconv.SHAPE)
     timeline = Timeline(SHAPES.get(shape if isinstance(shape, str) else "default", SHAPES["default"]))
     checker = Checker(timeline, violations.append)
@@ -52,6 +52,13 @@ def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
     else:
         status = _replay(span, timeline, checker)
     return _finished(timeline, checker, status, attributes, truncated=bool(span.dropped_events)), violations
+
+
+def _of_terminal(span: ReadableSpan) -> Mapping[str, Any]:
+    """What the terminal event says of the end, in the form that our own spans have; the span's attributes beat it."""
+    ends = (event.attributes or {} for event in span.events if event.name in TERMINAL_EVENTS)
+    told = next(ends, {})
+    return {key: told[key] for key in (semconv.ERROR_TYPE, semconv.END_REASON) if key in told}
 
 
 def _replay(span: ReadableSpan, timeline: Timeline, checker: Checker) -> str:

@@ -59,7 +59,9 @@ class Pipeline:
         self.tracer_provider = _tracer_provider(settings, resource) if tracer_provider is None else tracer_provider
         self.tracer_provider.add_span_processor(self.processor)
         observe_resources(self.meter_provider, settings)
-        self._closers = [_Closer(self.tracer_provider.shutdown)] if self.owns_spans else []
+        self._closers = [_Closer(self._end_requests)]
+        if self.owns_spans:
+            self._closers.append(_Closer(self.tracer_provider.shutdown))
         if self.owns_meters:
             self._closers.append(_Closer(self.meter_provider.shutdown))
 
@@ -70,12 +72,18 @@ class Pipeline:
         keeps a daemon thread, not the caller.
         """
         deadline = monotonic() + timeout
+        first, *others = self._closers
+        first.begin()
+        done = first.wait(deadline - monotonic())
+        for closer in others:
+            closer.begin()
+        return all(closer.wait(deadline - monotonic()) for closer in others) and done
+
+    def _end_requests(self) -> None:
+        # An app's own exporter may hang at the spans that end here, so this too is done on a thread of its own.
         self.processor.end_requests()
         if not self.owns_spans:
             self.processor.shutdown()
-        for closer in self._closers:
-            closer.begin()
-        return all(closer.wait(deadline - monotonic()) for closer in self._closers)
 
 
 class _Closer:

@@ -50,7 +50,8 @@ def longest_folded(timeline: Timeline, report: Report) -> Time | None:
     """Return the longest ITL sample of the beginnings that are no longer held; None where nothing was folded."""
     if any(choice["tokens"] is None for choice in report["choices"].values()):
         return None
-    longest = [choice.longest_folded for choice in timeline.folded.values() if choice.longest_folded is not None]
+    folded = [*timeline.folded.values(), *timeline.folded_remote.values()]
+    longest = [choice.longest_folded for choice in folded if choice.longest_folded is not None]
     return max(longest, default=None)
 
 

@@ -17,6 +17,14 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", cut.encode("utf-8", "replace").decode("utf-8"))
 
 
+def shown(value: object) -> str:
+    """Return a value for a message, cut at 80 characters; its type where it cannot be shown."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # noqa: BLE001  # it came from outside, and so did its __repr__
+        return f"a {type(value).__name__}"
+
+
 def is_identifier(text: str) -> bool:
     """Return whether the text may be an error type: letters, digits, ``_`` and ``.``, up to 64."""
     return _IDENTIFIER.match(text) is not None

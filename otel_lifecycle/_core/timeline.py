@@ -22,6 +22,7 @@ from otel_lifecycle._core.lifecycle import (
     Shape,
     next_state,
 )
+from otel_lifecycle._core.text import shown
 from otel_lifecycle._core.tokens import Choice, Log, Time, choice_stats, entry, joined, merged_times, resumed
 from otel_lifecycle.errors import InvalidTimestamp, InvalidValue, NonMonotonicTime
 
@@ -52,7 +53,7 @@ def check_timestamp(timestamp: object, event: str | None = None, state: str | No
     if timestamp is None or _is_finite(timestamp):
         return timestamp
     raise InvalidTimestamp(
-        f"the time of {event!r} is {timestamp!r:.80}; it must be None or a finite number",
+        f"the time of {event!r} is {shown(timestamp)}; it must be None or a finite number",
         state=state,
         event=event,
         timestamp=timestamp,
@@ -67,40 +68,40 @@ def _is_finite(number: object) -> bool:
     return isinstance(number, Integral) or (isinstance(number, Real) and math.isfinite(number))
 
 
-def _whole(number: object) -> int | None:
+def whole(number: object) -> int | None:
     """Return it as an int; None unless it is a whole number from 0 that fits an OTLP integer."""
     if isinstance(number, bool) or not isinstance(number, Integral):
         return None
-    whole = int(number)
-    return whole if 0 <= whole < 2**63 else None
+    integer = int(number)
+    return integer if 0 <= integer < 2**63 else None
 
 
 def check_count(
     count: object, event: str | None = None, state: str | None = None, timestamp: object = None
 ) -> int | None:
     """Return the token count; InvalidValue unless it is None or a whole number from 0."""
-    whole = _whole(count)
-    if whole is None and count is not None:
+    known = whole(count)
+    if known is None and count is not None:
         raise InvalidValue(
-            f"the token count of {event!r} is {count!r:.80}; it must be None or a whole number from 0",
+            f"the token count of {event!r} is {shown(count)}; it must be None or a whole number from 0",
             state=state,
             event=event,
             timestamp=timestamp,
         )
-    return whole
+    return known
 
 
 def check_choice(choice: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int:
     """Return the choice's index; InvalidValue unless it is a whole number from 0."""
-    whole = _whole(choice)
-    if whole is None:
+    known = whole(choice)
+    if known is None:
         raise InvalidValue(
-            f"the choice of {event!r} is {choice!r:.80}; it must be a whole number from 0",
+            f"the choice of {event!r} is {shown(choice)}; it must be a whole number from 0",
             state=state,
             event=event,
             timestamp=timestamp,
         )
-    return whole
+    return known
 
 
 class Timeline:
@@ -118,6 +119,7 @@ class Timeline:
         "applied_at",
         "ended_in",
         "folded",
+        "folded_remote",
         "interrupted",
         "interruptions",
         "order",
@@ -145,6 +147,7 @@ class Timeline:
         self.tokens: dict[int, Log] = {}
         self.remote_tokens: dict[int, Log] = {}
         self.folded: dict[int, Choice] = {}
+        self.folded_remote: dict[int, Choice] = {}
         self.output_seen = False
         self.whole_output: int | None = 0
         self.preemptions: Counter[str] = Counter()
@@ -279,15 +282,27 @@ class Timeline:
                 return True
         return False
 
+    def token_marks(self) -> int:
+        """Return how many entries all the logs have had, those that are folded included."""
+        entries = sum(map(len, self.tokens.values())) + sum(map(len, self.remote_tokens.values()))
+        for folded in (self.folded, self.folded_remote):
+            entries += sum(choice.entries for choice in folded.values())
+        return entries
+
     def choices(self, apart: bool = False) -> Iterator[tuple[int, Choice]]:
         """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
-            here, there = self.tokens.get(choice), self.remote_tokens.get(choice)
-            if not here and not there:
-                continue
-            stats = choice_stats(here or there or ())
-            if choice in self.folded:
-                stats = resumed(self.folded[choice], stats)
-            if here and there:
-                stats = joined(stats, choice_stats(there), not apart)
-            yield choice, stats
+            here = _whole_log(self.tokens.get(choice), self.folded.get(choice))
+            there = _whole_log(self.remote_tokens.get(choice), self.folded_remote.get(choice))
+            if here is not None and there is not None:
+                yield choice, joined(here, there, not apart)
+            elif (only := here or there) is not None:
+                yield choice, only
+
+
+def _whole_log(log: Log | None, before: Choice | None) -> Choice | None:
+    """Reduce a log together with the beginning that was folded; None of no token."""
+    if not log:
+        return before
+    stats = choice_stats(log)
+    return stats if before is None else resumed(before, stats)

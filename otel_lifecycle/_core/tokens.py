@@ -28,6 +28,7 @@ class Choice:
     ``first`` and ``last``: time of its first and last token, None if unknown.  ``tokens``: how many, None if unknown.
     ``gaps``: time between neighbours that both are single tokens at known times; nothing else is an ITL sample.
     ``longest_folded``: the longest gap in the beginning of an endless stream that is no longer held (:func:`fold`).
+    ``entries``: how many entries of the log that beginning had.
     """
 
     first: Time | None = None
@@ -35,6 +36,7 @@ class Choice:
     tokens: int | None = 0
     gaps: list[Time] = field(default_factory=list)
     longest_folded: Time | None = None
+    entries: int = 0
 
     @property
     def longest_gap(self) -> Time | None:
@@ -106,6 +108,7 @@ def fold(log: Log, before: Choice | None) -> tuple[Choice, list[Time]]:
         first=head.first if before is None else before.first,
         last=head.last,
         tokens=total((before.tokens if before else 0, head.tokens)),
+        entries=upto + (before.entries if before else 0),
         longest_folded=Choice(gaps=whole.gaps, longest_folded=before.longest_folded if before else None).longest_gap,
     )
     return folded, whole.gaps
@@ -119,6 +122,7 @@ def resumed(before: Choice, rest: Choice) -> Choice:
         tokens=total((before.tokens, rest.tokens)),
         gaps=rest.gaps,
         longest_folded=before.longest_folded,
+        entries=before.entries,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.text import clean
+from otel_lifecycle._core.text import clean, shown
 from otel_lifecycle._core.timeline import check_count
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
@@ -87,7 +87,7 @@ def read_deadline(value: object) -> float:
     seconds = float(value) if isinstance(value, Real) else math.nan
     if not isinstance(value, bool) and math.isfinite(seconds) and seconds > 0:
         return seconds
-    raise InvalidValue(f"the deadline is {value!r:.80}; it must be a positive number of seconds", event="deadline")
+    raise InvalidValue(f"the deadline is {shown(value)}; it must be a positive number of seconds", event="deadline")
 
 
 def read_condition(name: str, value: object) -> tuple[str, Any]:
@@ -131,6 +131,8 @@ def apply(record: Record, values: Mapping[str, object]) -> None:
                 _apply_one(record, name, value)
             except InvalidValue as error:
                 record.violate(error)
+            except Exception as error:  # noqa: BLE001  # a value whose own methods raise
+                record.violate(InvalidValue(f"{name} raised {type(error).__name__}", event=name))
 
 
 def _apply_one(record: Record, name: str, value: object) -> None:
@@ -139,7 +141,7 @@ def _apply_one(record: Record, name: str, value: object) -> None:
     elif name == "deadline":
         record.deadline = read_deadline(value)
     elif name == "role" and value not in semconv.ROLES:
-        raise InvalidValue(f"no role {value!r:.80}; the roles are {', '.join(semconv.ROLES)}", event="role")
+        raise InvalidValue(f"no role {shown(value)}; the roles are {', '.join(semconv.ROLES)}", event="role")
     else:
         attribute, read = read_condition(name, value)
         if name in LABELS:
@@ -164,6 +166,8 @@ def apply_response(record: Record, response_id: object, model: object, finish_re
                 record.span.set_attribute(semconv.GEN_AI_RESPONSE_FINISH_REASONS, _reasons(finish_reasons))
         except InvalidValue as error:
             record.violate(error)
+        except Exception as error:  # noqa: BLE001  # an iterable that raises
+            record.violate(InvalidValue(f"finish_reasons raised {type(error).__name__}", event="finish_reasons"))
 
 
 def _reasons(finish_reasons: object) -> list[str]:

@@ -6,15 +6,12 @@ import logging
 from time import perf_counter_ns
 from typing import Any, Final
 
-from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, set_span_in_context
-
 from otel_lifecycle import _registry
 from otel_lifecycle._core.report import build_report, longest_folded
-from otel_lifecycle._core.tokens import Log, fold
+from otel_lifecycle._core.tokens import Choice, Log, fold
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._log import say
-from otel_lifecycle._request import emit
+from otel_lifecycle._request import emit, late
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.endings import Ending
 from otel_lifecycle._request.record import Record
@@ -22,9 +19,6 @@ from otel_lifecycle.errors import ForeignClock, MissingTerminal
 
 FOLD_ABOVE: Final = 16_384
 """Token times a request holds before a sweep folds them."""
-
-SETTLED_NS: Final = 10 * 10**9
-"""After the last token past the end, how long until what was wasted is recorded."""
 
 ABANDONED: Final = "abandoned"
 
@@ -48,7 +42,7 @@ def end(record: Record, ending: Ending, at_ns: Any = NOW, *, remote: bool = Fals
             _close(record, record.timeline.state, ending)
     finally:
         # A signal handler may raise at any line of ours; what is closed by then is finished all the same.
-        if record.status is not None:
+        if record.status is not None and not record.finished:
             _finish(record)
     return True
 
@@ -67,7 +61,7 @@ def end_incomplete(record: Record, reason: str | None = None) -> None:
             _judge_clocks(record)
             _close(record, "incomplete", Ending("", reason))
     finally:
-        if record.status is not None:
+        if record.status is not None and not record.finished:
             _finish(record)
     if strict:
         raise missing
@@ -97,7 +91,7 @@ def abandon(record: Record) -> None:
         # A dropped handle is nobody's call that could raise.
         record.checker.strict = False
         end_incomplete(record, ABANDONED)
-    flush_late(record)
+    late.flush(record)
 
 
 def shut_down(record: Record) -> None:
@@ -105,7 +99,7 @@ def shut_down(record: Record) -> None:
     if record.status is None:
         record.checker.strict = False
         end(record, Ending("cancel", "shutdown"))
-    flush_late(record)
+    late.flush(record)
     record.silenced = True
 
 
@@ -146,9 +140,15 @@ def _close(record: Record, status: str, ending: Ending) -> None:
 
 def _finish(record: Record) -> None:
     """Judge and emit, once.  Telemetry never breaks its host: what goes wrong here is logged, and the span ends."""
-    with record.finishing:
-        if not record.finished:
+    mine = False
+    try:
+        # Whoever holds it finishes: another thread, or this one, interrupted by a signal handler in the middle of it.
+        mine = record.finishing.acquire(blocking=False)
+        if mine and not record.finished:
             _finish_once(record)
+    finally:
+        if mine:
+            record.finishing.release()
     _registry.housekeep()
 
 
@@ -172,7 +172,7 @@ def _judge(record: Record) -> None:
         if assessor is None:
             verdict, token_times, compat = assess(finished), False, None
         else:
-            verdict = assessor.assess(finished, exemplar_context(record))
+            verdict = assessor.assess(finished, late.exemplar_context(record))
             token_times, compat = assessor.token_times, assessor.compat
         emit.write(record, finished, verdict, token_times=token_times, compat=compat)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
@@ -184,13 +184,6 @@ def _end_span(record: Record) -> None:
         emit.end_span(record)
     except Exception as error:  # noqa: BLE001  # what another span processor raises comes out of span.end()
         say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
-
-
-def exemplar_context(record: Record) -> Context:
-    """Return a context whose current span is the request's, for exemplars."""
-    if record.span_context is None:
-        record.span_context = set_span_in_context(NonRecordingSpan(record.span.get_span_context()), Context())
-    return record.span_context
 
 
 def _finished(record: Record) -> Finished:
@@ -209,7 +202,7 @@ def _finished(record: Record) -> Finished:
         preemptions=dict(timeline.preemptions),
         unmarked=record.unmarked,
         longest_folded=longest_folded(timeline, report),
-        gaps_held=not timeline.folded,
+        gaps_held=not timeline.folded and not timeline.folded_remote,
         events_dropped=record.events_dropped,
         client_disconnected=record.disconnected,
         delivered=record.delivered,
@@ -226,53 +219,32 @@ def sweep(record: Record, now: int) -> None:
     if record.status is not None:
         _sweep_ended(record, now)
         return
-    for choice, log in list(record.timeline.tokens.items()):
-        if len(log) > FOLD_ABOVE:
-            _fold(record, choice, log)
+    timeline = record.timeline
+    for logs, folded in ((timeline.tokens, timeline.folded), (timeline.remote_tokens, timeline.folded_remote)):
+        for choice, log in list(logs.items()):
+            if len(log) > FOLD_ABOVE:
+                _fold(record, choice, log, folded)
 
 
 def _sweep_ended(record: Record, now: int) -> None:
     if not record.finished and not record.finishing.locked():
         # Whoever closed it was interrupted before it was finished.
         _finish(record)
-    if record.late_at and now - record.late_at < SETTLED_NS:
-        _count_wasted(record)
+    if record.late_at and now - record.late_at < late.SETTLED_NS:
+        late.count_wasted(record)
     else:
-        flush_late(record)
+        late.flush(record)
 
 
-def _fold(record: Record, choice: int, log: Log) -> None:
-    timeline = record.timeline
+def _fold(record: Record, choice: int, log: Log, folded: dict[int, Choice]) -> None:
     with record.lock:
         if record.status is not None:
             return
-        timeline.folded[choice], gaps = fold(log, timeline.folded.get(choice))
-    # The parts of a disaggregated request feed no token metrics.
-    if record.assessor is not None and record.labels.role == "whole":
-        record.assessor.record_gaps(gaps, record.labels, exemplar_context(record))
-
-
-def _count_wasted(record: Record) -> None:
-    """Count the tokens that came after the end since they were last counted."""
-    with record.lock:
-        late, record.late = record.late, []
-        if late:
-            # From a thread that was in the middle of token() when the request ended.
-            record.late_token(len(late))
-        count, record.late_count = record.late_count, 0
-    if count and record.assessor is not None:
-        record.assessor.record_wasted(count, record.labels, exemplar_context(record))
-
-
-def flush_late(record: Record) -> None:
-    """Record the tokens that came after the end, and the lag of the last of them."""
-    _count_wasted(record)
-    with record.lock:
-        last, record.late_at = record.late_at and record.late_last, 0
-        _registry.close_request(record.ticket)
-    if last and record.assessor is not None:
-        lag = max(0, last - record.timeline.times.get("terminal", record.ended_at))
-        record.assessor.record_lag(lag, record.labels, exemplar_context(record))
+        folded[choice], gaps = fold(log, folded.get(choice))
+        counted = all(choice.tokens is not None for _, choice in record.timeline.choices())
+    # The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
+    if record.assessor is not None and record.labels.role == "whole" and counted:
+        record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
 
 
 def report_of(record: Record) -> dict[str, Any] | None:

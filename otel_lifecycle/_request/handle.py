@@ -22,7 +22,7 @@ from opentelemetry import trace
 from otel_lifecycle import _propagation
 from otel_lifecycle._request import conditions, endings, finish, scope, streams
 from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.record import Record
+from otel_lifecycle._request.record import Record, is_nothing
 from otel_lifecycle._request.remote import record_events
 from otel_lifecycle.errors import EventAfterTerminal
 
@@ -52,18 +52,17 @@ class Request:
 
     def first_token(self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None:
         """The first output token, or a first chunk of ``n`` (None: unknown): ends prefill."""
-        if not (type(n) is int and n == 0):
+        if not is_nothing(n):
             self._record.mark("first_token", at_ns, n, choice)
 
     def token(self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None:
         """One more output token, or ``n`` at once (None: unknown; 0: nothing).  In prefill it is the first token."""
-        if n == 1 and choice == 0 and at_ns is NOW:
-            try:
+        try:
+            if n == 1 and choice == 0 and at_ns is NOW:
                 self._ts.append(perf_counter_ns())  # type: ignore[union-attr]  # None outside decode: the miss is caught
-            except AttributeError:
-                pass
-            else:
                 return
+        except Exception:  # noqa: BLE001, S110  # the miss, or a comparison that raises, as an array's does
+            pass
         self._record.token(n, choice, at_ns)
 
     def output(self, tokens: int | None = None, *, at_ns: AtNs = NOW) -> None:
@@ -156,7 +155,7 @@ class Request:
     def stream(self, iterable: Any, tokens: streams.Counter | None = None) -> Any:
         """Wrap a sync or async iterable: each item is one token, or ``tokens(item)`` tokens (0, n, None: unknown)."""
         wrap = streams.async_stream if hasattr(iterable, "__aiter__") else streams.sync_stream
-        return wrap(self, iterable, tokens)
+        return wrap(lambda: streams.Source(self, iterable, tokens))
 
     # ---------------------------------------------------------------------------------------- notes
 
@@ -196,6 +195,18 @@ class Request:
         """The report of the ended request, times in epoch nanoseconds; None while it is open."""
         return finish.report_of(self._record)
 
+    def __copy__(self) -> Self:
+        """Return the handle itself: a copy of a struct that holds it means the same request."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a request handle does not leave its process; send request.carrier(), and record() what comes back"
+        )
+
     def __repr__(self) -> str:
         record = self._record
         span = record.span.get_span_context()
@@ -209,6 +220,7 @@ def leave(record: Record, error: BaseException | None) -> None:
     if error is not None:
         past = endings.past(record.elapsed(), record.deadline)
         # Strict marks raise at the call; the exception that leaves the block is the server's own and goes on unchanged.
+        record.checker.strict = False
         finish.end(record, endings.of_exception(error, past_deadline=past))
     elif record.is_legal("complete"):
         finish.end(record, endings.Ending("complete"))

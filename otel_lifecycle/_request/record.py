@@ -24,10 +24,11 @@ from otel_lifecycle._core.checker import Checker, Violation
 from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.text import clean
-from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.timeline import Timeline, whole
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
 from otel_lifecycle._request.conditions import RequestLabels
+from otel_lifecycle._request.late import TOKEN_EVENTS, late_token, take_late
 from otel_lifecycle._request.tracing import Source
 from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, ForeignClock, LifecycleError
 
@@ -43,7 +44,7 @@ UNSHOWN_EVENTS: Final = frozenset({"token"})
 
 def is_nothing(count: object) -> bool:
     """Whether a mark of so many tokens is no mark at all."""
-    return type(count) is int and count == 0
+    return whole(count) == 0
 
 
 class Record(ABC):
@@ -171,7 +172,7 @@ class Record(ABC):
         """Apply one event of the live API; return whether it was legal."""
         with self.lock:
             if self.status is not None:
-                self.after_end(event)
+                take_late(self, event, at_ns, count)
                 return False
             time = self._time_of(event, at_ns)
             legal = self.checker.apply(event, time, count, choice)
@@ -182,11 +183,11 @@ class Record(ABC):
     def mark_remote(self, event: str, timestamp: Any, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event that another process recorded by its own clock."""
         with self.lock:
-            if self.status is not None:
-                self.after_end(event)
-                return False
-            if event in {"token", "first_token"} and is_nothing(count):
+            if event in TOKEN_EVENTS and is_nothing(count):
                 return True
+            if self.status is not None:
+                take_late(self, event, timestamp, count)
+                return False
             time = self._given_time(event, timestamp)
             legal = self.checker.apply(event, time, count, choice, remote=True)
             if legal:
@@ -247,7 +248,7 @@ class Record(ABC):
             if is_nothing(n):
                 return
             if self.status is not None:
-                self.late_token(n, at_ns)
+                late_token(self, n, at_ns)
             else:
                 self.mark(self._token_event(), at_ns, n, choice)
 
@@ -273,23 +274,6 @@ class Record(ABC):
 
     def _token_event(self) -> str:
         return "first_token" if "first_token" in self.timeline.shape.table[self.state] else "token"
-
-    def late_token(self, n: Any, at_ns: Any = NOW) -> None:
-        """Count tokens produced after the end: one violation a request, and each of them wasted."""
-        if self.silenced:
-            return
-        if not self.late_told:
-            self.late_told = True
-            self.after_end("token")
-        self.late_at = perf_counter_ns()
-        self.late_last = self.late_at
-        if at_ns is not NOW:
-            try:
-                self.late_last = on_axis(at_ns, self.offset, "token", self.state) or self.late_last
-            except LifecycleError as error:
-                self.violate(error)
-        self.late_count += n if type(n) is int and n > 0 else 0
-        self.reopen()
 
     def pass_to(self, state: str) -> None:
         """Pass the stages before ``state`` that nobody marked, their boundaries at unknown times."""
@@ -385,7 +369,7 @@ class Record(ABC):
         _registry.open_requests[self.ticket] = self
 
     def disown(self) -> None:
-        """Forget a request that a forked child inherited: its parent ends it.  The locks may be held by nobody alive."""
+        """Forget a request that a forked child inherited: its parent ends it.  Nobody alive may hold the locks."""
         self.lock, self.finishing = RLock(), Lock()
         self.silenced = self.judged = self.finished = True
         self.status = "incomplete"

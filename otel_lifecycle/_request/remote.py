@@ -17,8 +17,9 @@ def record_events(record: Record, events: Iterable[Mapping[str, Any]]) -> None:
     """Apply recorded events in order; each that cannot be read is an ``invalid_value`` violation."""
     try:
         items = list(events)
-    except TypeError:
-        record.violate(InvalidValue("record() takes an iterable of events", state=record.state, event="record"))
+    except Exception as error:  # noqa: BLE001  # no iterable, or one that raises
+        what = f"record() takes an iterable of events; reading it raised {type(error).__name__}"
+        record.violate(InvalidValue(what, state=record.state, event="record"))
         return
     for item in items:
         _record_one(record, item)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -108,25 +109,32 @@ def leave_stage(record: Record, name: str) -> None:
         record.mark(stage.leave)
 
 
+_entered: ContextVar[tuple[tuple[object, Any], ...]] = ContextVar("otel_lifecycle-stages", default=())
+"""The ``lifecycle.stage()`` blocks that are entered in this task, the innermost last: one such object serves many."""
+
+
 class CurrentStage:
     """``lifecycle.stage(name)``: a block or a decorator that acts on whichever request is current."""
 
-    __slots__ = ("_block", "_current", "_name")
+    __slots__ = ("_current", "_name")
 
     def __init__(self, name: str, current: Callable[[], Request]) -> None:
         self._name = check_stage(name)
         self._current = current
-        self._block: Any = None
 
     def __enter__(self) -> None:
-        self._block = self._current().stage(self._name)
-        self._block.__enter__()
+        block = self._current().stage(self._name)
+        block.__enter__()
+        _entered.set((*_entered.get(), (self, block)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block, self._block = self._block, None
-        block.__exit__(kind, error, traceback)
+        entered = _entered.get()
+        # Left in another task than it was entered in, it is not there to be left.
+        if entered and entered[-1][0] is self:
+            _entered.set(entered[:-1])
+            entered[-1][1].__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
         """Spend every call of the function in the stage.  ConfigurationError for a generator: a block cannot yield."""

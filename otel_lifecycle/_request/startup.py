@@ -19,7 +19,7 @@ from opentelemetry.trace import (
 )
 
 from otel_lifecycle import _registry, semconv
-from otel_lifecycle._core.text import clean, is_identifier
+from otel_lifecycle._core.text import clean, is_identifier, shown
 from otel_lifecycle._request import conditions
 from otel_lifecycle._request.endings import error_type
 from otel_lifecycle._request.tracing import source_of
@@ -85,11 +85,15 @@ def _attributes(
             attributes[attribute] = read
     except InvalidValue as error:
         raise ConfigurationError(str(error)) from error
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise ConfigurationError(f"parameters is {shown(parameters)}; it must be a mapping")
     for name, value in list((parameters or {}).items())[:MAX_PARAMETERS]:
-        attributes[semconv.STARTUP_PARAMETER_PREFIX + clean(str(name))] = _parameter(value)
+        if value is not None:
+            attributes[semconv.STARTUP_PARAMETER_PREFIX + clean(str(name))] = _parameter(value)
     return attributes
 
 
 def _parameter(value: Any) -> Any:
-    """A number or a flag as it is, anything else as text."""
-    return value if isinstance(value, (bool, int, float)) else clean(str(value))
+    """A number or a flag as it is, anything else as text; so is an integer that OTLP has no room for."""
+    fits = isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    return value if fits else clean(str(value))

@@ -2,13 +2,16 @@
 
 The request is current while an item is made and never while the consumer has it: the context is attached around each
 single step and detached before the yield.  A span that stays attached across a ``yield`` leaks into the consumer.
+
+What is sent or thrown into a stream goes into the iterable it wraps, as if nothing stood between.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
+from operator import index
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry.context import attach, detach, get_current
 
@@ -19,107 +22,193 @@ from otel_lifecycle.errors import InvalidValue
 if TYPE_CHECKING:
     from otel_lifecycle._request.handle import Request
 
-T = TypeVar("T")
 Counter: TypeAlias = Callable[[Any], "int | None"]
 """From an item of a stream to the tokens in it: 0, 1, n, or None for unknown."""
 
+Leave: TypeAlias = Callable[["BaseException | None"], None]
 
-def count_of(record: Record, tokens: Counter | None, item: Any) -> Any:
+
+class Source:
+    """A request and the iterable that its tokens come from.
+
+    ``leave`` is told what ended the iteration; without it the request's owner ends it.  With ``traced`` the body of the
+    iterable may mark tokens by itself: an item in whose making tokens were marked is not marked again.
+    """
+
+    __slots__ = ("context", "handle", "iterable", "leave", "record", "tokens", "traced")
+
+    def __init__(
+        self,
+        handle: Request,
+        iterable: Any,
+        tokens: Counter | None,
+        *,
+        leave: Leave | None = None,
+        traced: bool = False,
+    ) -> None:
+        self.handle = handle
+        self.record = handle._record
+        self.iterable = iterable
+        self.tokens = tokens
+        self.leave = leave
+        self.traced = traced
+        if not traced:
+            self._begin()
+        self.context = context_of(self.record, get_current())
+
+    def _begin(self) -> None:
+        """At the first pull the boundaries nobody marked pass: whoever streams has the model at work."""
+        with self.record.lock:
+            if self.record.status is None:
+                self.record.pass_to("prefill")
+
+    def marks(self) -> int:
+        """Return how many marks of tokens there are, to see whether a step of a traced body adds its own."""
+        return self.record.timeline.token_marks() if self.traced else 0
+
+    def took(self, item: Any, marks: int) -> None:
+        """Mark what one item holds; ``marks``: how many there were before it was made."""
+        if self.traced and self.record.timeline.token_marks() != marks:
+            return
+        count = 1 if self.tokens is None else count_of(self.record, self.tokens, item)
+        log = self.handle._ts
+        if count == 1 and log is not None:
+            log.append(perf_counter_ns())
+        else:
+            self.record.item(count)
+
+    def exhausted(self) -> None:
+        """A stream that ended by itself without a token was an empty answer, whole."""
+        record = self.record
+        with record.lock:
+            if record.status is None and record.passes:
+                record.pass_to("prefill")
+            if record.status is None and record.state == "prefill" and record.is_legal("output"):
+                record.mark("output", count=0)
+
+    def left(self, error: BaseException | None) -> None:
+        """Tell the owner what ended the iteration."""
+        if self.leave is not None:
+            self.leave(error)
+
+
+class Unmarked(Source):
+    """An iterable of nobody's request: there is nothing to mark."""
+
+    __slots__ = ()
+
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+        self.context = get_current()
+
+    def marks(self) -> int:
+        """Return 0."""
+        return 0
+
+    def took(self, item: Any, marks: int) -> None:
+        """Mark nothing."""
+
+    def exhausted(self) -> None:
+        """Mark nothing."""
+
+    def left(self, error: BaseException | None) -> None:
+        """Tell nobody."""
+
+
+def count_of(record: Record, tokens: Counter, item: Any) -> Any:
     """Return how many tokens an item has; a counter that raises makes it unknown, and a violation."""
-    if tokens is None:
-        return 1
     try:
-        return tokens(item)
+        count = tokens(item)
+        # True, and the integers of numpy, are counts too; what is no integer is judged where it is marked.
+        return None if count is None else index(count)
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does
         what = f"counting tokens raised {type(error).__name__}"
         record.violate(InvalidValue(what, state=record.state, event="token"))
         return None
 
 
-def mark_item(handle: Request, tokens: Counter | None, item: Any) -> None:
-    """Mark what one item holds."""
-    count = 1 if tokens is None else count_of(handle._record, tokens, item)
-    log = handle._ts
-    if count == 1 and log is not None:
-        log.append(perf_counter_ns())
-    else:
-        handle._record.item(count)
-
-
-def begin(record: Record) -> None:
-    """At the first pull the boundaries nobody marked pass: whoever streams has the model at work."""
-    with record.lock:
-        if record.status is None:
-            record.pass_to("prefill")
-
-
-def exhausted(record: Record) -> None:
-    """A stream that ended by itself without a token was an empty answer, whole."""
-    with record.lock:
-        if record.status is None and record.passes:
-            record.pass_to("prefill")
-        if record.status is None and record.state == "prefill" and record.is_legal("output"):
-            record.mark("output", count=0)
-
-
-def sync_stream(
-    handle: Request, iterable: Any, tokens: Counter | None, *, passes_at_once: bool = True
-) -> Generator[Any, Any, Any]:
-    """Yield what the iterable yields, each item marked."""
-    iterator = iter(iterable)
-    record = handle._record
-    if passes_at_once:
-        begin(record)
-    context = context_of(record, get_current())
+def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
+    """Yield what the iterable yields, each item marked.  ``start`` is called at the first pull."""
+    source = start()
+    iterator = iter(source.iterable)
+    step: Callable[[], Any] = iterator.__next__
     try:
         while True:
-            token = attach(context)
+            marks = source.marks()
+            token = attach(source.context)
             try:
-                item = next(iterator)
+                item = step()
             except StopIteration as stop:
-                exhausted(record)
-                return stop.value
+                source.exhausted()
+                result = stop.value
+                break
             finally:
                 detach(token)
-            log = handle._ts
-            if tokens is None and log is not None:
-                log.append(perf_counter_ns())
-            else:
-                mark_item(handle, tokens, item)
-            yield item
-    finally:
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            close()
+            source.took(item, marks)
+            try:
+                sent = yield item
+                step = iterator.__next__ if sent is None else _into(iterator, "send", sent)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
+                step = _into(iterator, "throw", error)
+    except BaseException as error:
+        _close(iterator)
+        source.left(error)
+        raise
+    source.left(None)
+    return result
 
 
-async def async_stream(
-    handle: Request, iterable: Any, tokens: Counter | None, *, passes_at_once: bool = True
-) -> AsyncGenerator[Any, None]:
-    """Yield what the async iterable yields, each item marked."""
-    iterator = aiter(iterable)
-    record = handle._record
-    if passes_at_once:
-        begin(record)
-    context = context_of(record, get_current())
-    step = iterator.__anext__
+async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
+    """Yield what the async iterable yields, each item marked.  ``start`` is called at the first pull."""
+    source = start()
+    iterator = aiter(source.iterable)
+    step: Callable[[], Any] = iterator.__anext__
     try:
         while True:
-            token = attach(context)
+            marks = source.marks()
+            token = attach(source.context)
             try:
                 item = await step()
             except StopAsyncIteration:
-                exhausted(record)
-                return
+                source.exhausted()
+                break
             finally:
                 detach(token)
-            log = handle._ts
-            if tokens is None and log is not None:
-                log.append(perf_counter_ns())
-            else:
-                mark_item(handle, tokens, item)
-            yield item
-    finally:
+            source.took(item, marks)
+            try:
+                sent = yield item
+                step = iterator.__anext__ if sent is None else _into(iterator, "asend", sent)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
+                step = _into(iterator, "athrow", error)
+    except BaseException as error:
+        # The request ends before anything is awaited: whoever tears the stream down may never come back.
+        source.left(error)
         close = getattr(iterator, "aclose", None)
         if close is not None:
             await close()
+        raise
+    source.left(None)
+
+
+def _into(iterator: Any, how: str, what: Any) -> Callable[[], Any]:
+    """Return the step that sends or throws something into the iterable; raised here where it cannot take it."""
+    step = getattr(iterator, how, None)
+    if step is not None:
+        return lambda: step(what)
+
+    def refuse() -> Any:
+        if isinstance(what, BaseException):
+            raise what
+        raise AttributeError(f"{type(iterator).__name__!r} object has no attribute {how!r}")
+
+    return refuse
+
+
+def _close(iterator: Any) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,174 @@
+"""Handles in odd hands: re-entered ends, copies, one block in many tasks, counters of other libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+import otel_lifecycle as lifecycle
+from otel_lifecycle import _registry
+from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.telemetry import Telemetry
+
+NS = 10**9
+
+
+def test_end_within_the_end(telemetry: Telemetry) -> None:
+    """A signal handler that cancels every request may land inside an end of ours: it does not wait for itself."""
+    handles: list[Any] = []
+
+    class Cancels(SpanProcessor):
+        """Stands for whatever calls back in while a span ends."""
+
+        def on_end(self, span: ReadableSpan) -> None:
+            for handle in handles:
+                handle.cancel()
+
+    telemetry.tracer_provider.add_span_processor(Cancels())
+    with telemetry.request() as request:
+        handles.append(request)
+        list(request.stream([1]))
+    assert telemetry.span("chat")["attributes"]["inference.outcome"] == "completed"
+    assert telemetry.point("inference.requests")["value"] == 1
+
+
+def test_copies_are_the_same_request(telemetry: Telemetry) -> None:
+    """Engines copy the structs that hold a handle; a copy is the handle, and pickling says what to do instead."""
+    request = telemetry.request()
+    assert copy.copy(request) is copy.deepcopy({"a": request})["a"] is request
+    assert copy.deepcopy(lifecycle.current()) is lifecycle.current()
+    with pytest.raises(TypeError, match="carrier"):
+        pickle.dumps(request)
+    request.cancel()
+
+
+def test_one_block_in_many_tasks(telemetry: Telemetry) -> None:
+    """A lifecycle.stage() made once serves tasks at the same time, each its own request."""
+    queue = lifecycle.stage("queue")
+
+    @lifecycle.traced(tracer_provider=telemetry.tracer_provider)
+    async def serve(turns: int) -> None:
+        with queue:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(serve(turns) for turns in range(9, 0, -1)))
+
+    asyncio.run(main())
+    legal = [span["attributes"]["inference.legal"] for span in telemetry.spans("chat")]
+    assert legal == [True] * 9
+
+
+class Whole:
+    """An integer of another library."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+class Hostile:
+    """A value whose every method raises, as an array's comparison does."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("unhashable")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("unshowable")
+
+
+def test_counters_of_other_libraries(telemetry: Telemetry) -> None:
+    """A truth value and a foreign integer are counts; an empty frame before the first token is nothing."""
+    with telemetry.request() as request:
+        list(request.stream(["", "a", "", "b"], tokens=bool))
+    with telemetry.request(operation="other") as request:
+        list(request.stream([0, 0, 2, 3], tokens=Whole))
+    first, other = telemetry.span("chat"), telemetry.span("other")
+    assert [span["attributes"]["inference.streamed_tokens"] for span in (first, other)] == [2, 5]
+    assert [event["name"] for event in other["events"]].count("first_token") == 1
+    assert telemetry.points("inference.transition.violations") == []
+
+
+def test_values_whose_methods_raise(telemetry: Telemetry) -> None:
+    """Nothing of them comes out into the server; each is a violation, and the request ends normally."""
+    odd: Any = Hostile()
+    with telemetry.request(model=odd, max_tokens=odd) as request:
+        request.set(role=odd, workload=odd)
+        request.admit(at_ns=odd)
+        request.input_ready()
+        request.token(odd)
+        request.token(1, odd)
+        list(request.stream([1], tokens=lambda item: odd))
+        request.usage(output_tokens=odd)
+        request.response(finish_reasons=(1 / 0 for _ in "a"))
+        request.record({"event": odd == 1} for _ in "a")
+        request.fail(odd)
+    attributes = telemetry.span("chat")["attributes"]
+    assert (attributes["inference.outcome"], attributes["error.type"]) == ("failed", "_OTHER")
+    assert attributes["inference.violations"] == 11
+
+
+def test_late_tokens_of_an_engine_elsewhere(telemetry: Telemetry) -> None:
+    """Tokens that come back by record() after the end are wasted: one violation, each counted, and the lag."""
+    request = telemetry.request()
+    request.admit()
+    request.input_ready()
+    request.cancel()
+    ended = request._record.anchor.wall
+    request.record([{"event": "token", "timestamp": ended + NS, "count": 4}] * 3)
+    request.first_token()
+    violations = telemetry.point("inference.transition.violations")
+    assert (violations["value"], violations["attributes"]["inference.violation.kind"]) == (1, "event_after_terminal")
+    assert telemetry.point("inference.tokens", inference__token__direction="wasted")["value"] == 13
+    del request
+    assert telemetry.point("inference.cancel.lag")["count"] == 1
+
+
+def test_recorded_tokens_are_bounded_too(telemetry: Telemetry) -> None:
+    """An endless stream of recorded tokens is folded like a live one; totals stay exact."""
+    request = telemetry.request()
+    start = request._record.anchor.wall
+    request.record({"event": name, "timestamp": start + 1} for name in ("admit", "input_ready", "first_token"))
+    for batch in range(4):
+        times = range(start + batch * 10_000 + 2, start + batch * 10_000 + 10_002)
+        request.record({"event": "token", "timestamp": time} for time in times)
+        _registry.housekeep(now=True)
+    held = len(request._record.timeline.remote_tokens[0])
+    request.record([{"event": "complete", "timestamp": start + 50_000}])
+    assert (held < 20_000, request.report["output_tokens"]) == (True, 40_001)
+    assert telemetry.point("inference.inter_token_latency")["count"] == 40_000
+
+
+def test_folded_stream_with_an_unknown_chunk_gives_no_itl(telemetry: Telemetry) -> None:
+    """A chunk of unknown size leaves the request without ITL samples, folded or not."""
+    with telemetry.request() as request:
+        request.admit()
+        request.input_ready()
+        request.token(None)
+        for _ in range(20_000):
+            request.token()
+        _registry.housekeep(now=True)
+    assert telemetry.points("inference.inter_token_latency") == []
+
+
+def test_foreign_end_says_why(telemetry: Telemetry) -> None:
+    """The terminal event of a foreign span may bear the error type or the reason, as our own spans' do."""
+    for end, told in (("fail", {"error.type": "OOM"}), ("cancel", {"inference.end.reason": "shutdown"})):
+        span = telemetry.tracer().start_span("foreign")
+        span.add_event("arrive")
+        span.add_event(end, told)
+        span.end()
+    assert isinstance(telemetry.processor, LifecycleSpanProcessor)
+    failed = telemetry.point("inference.requests", inference__outcome="failed")
+    assert failed["attributes"]["error.type"] == "OOM"
