@@ -28,8 +28,8 @@ class ModelUnavailable(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Return the folder the model is kept in: OTEL_LIFECYCLE_DEMO_CACHE, or one in the user's cache folder."""
-    chosen = os.environ.get("OTEL_LIFECYCLE_DEMO_CACHE")
+    """Return the folder the model is kept in: LIFECYCLE_DEMO_CACHE, or one in the user's cache folder."""
+    chosen = os.environ.get("LIFECYCLE_DEMO_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "otel-lifecycle"
 

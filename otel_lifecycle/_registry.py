@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -138,6 +139,7 @@ class _Sweep:
 
 
 _state = _Sweep()
+_busy = threading.local()
 
 
 def with_claim(context: Context, claim: Claim) -> Context:
@@ -216,17 +218,37 @@ def snapshot() -> list[OpenRequest]:
 
 
 def housekeep(*, now: bool = False) -> None:
-    """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones."""
+    """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones.
+
+    Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
+    """
+    if getattr(_busy, "here", False):
+        return
+    _busy.here = True
     try:
-        while dropped:
-            dropped.popleft().abandoned()
+        _drain()
         clock = perf_counter_ns()
         if now or clock >= _state.due:
             _state.due = clock + SWEEP_INTERVAL_NS
             for request in snapshot():
-                request.sweep(clock)
-    except IndexError:  # Another thread took the last one.
-        return
+                _guarded(request.sweep, clock)
+    finally:
+        _busy.here = False
+
+
+def _drain() -> None:
+    while True:
+        try:
+            request = dropped.popleft()
+        except IndexError:  # Empty, or another thread took the last one.
+            return
+        _guarded(request.abandoned)
+
+
+def _guarded(call: Callable[..., None], *arguments: Any) -> None:
+    """Call; one request that cannot be swept does not keep the others from it, nor the server from its work."""
+    try:
+        call(*arguments)
     except Exception as error:  # noqa: BLE001  # it runs inside the server's own calls
         say("housekeep", "a request could not be swept", level=logging.ERROR, error=error)
 

@@ -55,6 +55,8 @@ class LifecycleSpanProcessor(SpanProcessor):
     ) -> None:
         if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
             raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
+        if meter_provider is not None and not callable(getattr(meter_provider, "get_meter", None)):
+            raise ConfigurationError(f"meter_provider is {meter_provider!r:.80}; it must be a MeterProvider")
         if slo is not None and not isinstance(slo, Slo):
             raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
         if compat not in COMPAT:

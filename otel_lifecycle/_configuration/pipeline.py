@@ -45,7 +45,7 @@ class Pipeline:
         self.owns_meters = meter_provider is None
         self.meter_provider = _meter_provider(settings, resource) if meter_provider is None else meter_provider
         self.owns_spans = tracer_provider is None
-        exporter = _span_exporter(settings) if self.owns_spans and settings.exporters["traces"] else None
+        exporter = _span_exporter(settings) if self.owns_spans and settings.exporters.get("traces") else None
         self.processor = LifecycleSpanProcessor(
             None if exporter is None else BatchSpanProcessor(ProcessSpans(exporter)),
             meter_provider=self.meter_provider,
@@ -133,7 +133,7 @@ def _tracer_provider(settings: Settings, resource: Resource) -> TracerProvider:
 
 def _meter_provider(settings: Settings, resource: Resource) -> MeterProvider:
     readers: list[MetricReader] = []
-    if settings.exporters["metrics"]:
+    if settings.exporters.get("metrics"):
         interval = settings.metric_interval * 1000
         readers.append(
             PeriodicExportingMetricReader(ProcessMetrics(_metric_exporter(settings)), export_interval_millis=interval)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,10 +18,12 @@ from otel_lifecycle._core.slo import Slo
 from otel_lifecycle.errors import ConfigurationError
 
 PREFIX: Final = "OTEL_LIFECYCLE_"
+SIGNALS: Final = ("traces", "metrics")
 PROTOCOLS: Final = ("grpc", "http/protobuf")
 GRPC_PORT: Final = 4317
 DEFAULT_INTERVAL_S: Final = 15.0
 DEFAULT_SHUTDOWN_S: Final = 10.0
+ARGUMENTS_ONLY: Final = ("resources", "resource_attributes")
 RESOURCES: Final = ("cache_usage", "memory_used", "device_utilization")
 
 
@@ -52,15 +54,22 @@ class Settings:
     resource_attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_settings(arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
-    """Read and check every setting; ConfigurationError, naming the rule and where it was broken, for what cannot be."""
-    reader = _Reader(arguments, os.environ if environ is None else environ)
+def read_settings(
+    arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None, signals: Iterable[str] = SIGNALS
+) -> Settings:
+    """Read and check every setting; ConfigurationError, naming the rule and where it was broken, for what cannot be.
+
+    ``signals``: those whose export is set up.  What an app's own providers do with the others is none of our business.
+    """
+    environ = os.environ if environ is None else environ
+    _refuse_unknown(environ)
+    reader = _Reader(arguments, environ)
     threshold, where = reader.get("dominance_threshold", float, DOMINANCE_THRESHOLD)
     return Settings(
         service_name=reader.text("service_name"),
         endpoint=reader.endpoint(),
-        protocols={signal: reader.protocol(signal) for signal in ("traces", "metrics")},
-        exporters={signal: reader.exports(signal) for signal in ("traces", "metrics")},
+        protocols={signal: reader.protocol(signal) for signal in signals},
+        exporters={signal: reader.exports(signal) for signal in signals},
         metric_interval=reader.interval(),
         sampler=reader.sampler(),
         slo=reader.slo(),
@@ -74,6 +83,15 @@ def read_settings(arguments: Mapping[str, Any], environ: Mapping[str, str] | Non
         resources=_resources(arguments.get("resources")),
         resource_attributes=_attributes(arguments.get("resource_attributes")),
     )
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """A misspelt variable is refused: nobody would notice that it does nothing."""
+    settings = {item.name for item in fields(Settings)} - {"protocols", "exporters", "slo", *ARGUMENTS_ONLY}
+    known = {PREFIX + name.upper() for name in (*settings, "protocol", *(f"slo_{item.name}" for item in fields(Slo)))}
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            raise ConfigurationError(f"{name} is no setting; there are {', '.join(sorted(known))}")
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import metrics, trace
 
 from otel_lifecycle._configuration import ends
-from otel_lifecycle._configuration.settings import Settings, read_settings
+from otel_lifecycle._configuration.settings import SIGNALS, Settings, read_settings
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._log import logger
 from otel_lifecycle._request import endings
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
     from otel_lifecycle._configuration.pipeline import Pipeline
+
+
+PROVIDER_OF = {"traces": "tracer_provider", "metrics": "meter_provider"}
 
 
 class _Default:
@@ -33,7 +36,7 @@ class _Default:
         self.pipeline: Pipeline | None = None
         self.pid = 0
         self.installed: Any = None
-        self.foreign: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
 
     def current(self) -> Pipeline | None:
         """Return the pipeline of this process; a forked child's is built when it is first asked for."""
@@ -49,7 +52,7 @@ class _Default:
 
         assert self.settings is not None  # noqa: S101  # only called where there are some
         self.pid = os.getpid()
-        self.pipeline = Pipeline(self.settings, child=True, **self.foreign)
+        self.pipeline = Pipeline(self.settings, child=True, **self.own)
         if self.installed is not None:
             self.installed.remake_observables()
         ends.at_exit_of_child(_at_exit)
@@ -88,32 +91,43 @@ def configure(
     Where the app has set global providers, the processor is added to them and nothing is replaced.  A second call is
     ignored with a warning.  Raises ConfigurationError for a setting that makes no sense.
     """
-    settings = read_settings({name: value for name, value in locals().items() if value is not None})
+    arguments = {name: value for name, value in locals().items() if value is not None}
     with _default.lock:
+        own = _own_providers()
+        settings = read_settings(arguments, signals=[name for name in SIGNALS if PROVIDER_OF[name] not in own])
         if _default.current() is not None:
             logger.warning("configure() was called before; this call changes nothing")
             return
-        _install(settings)
+        _install(settings, own)
 
 
-def _install(settings: Settings) -> None:
+def _own_providers() -> dict[str, Any]:
+    """Return the global providers that the app set up itself, by the names that a pipeline takes them under."""
     from opentelemetry.sdk.trace import TracerProvider
 
+    from otel_lifecycle._configuration.delegates import DelegatingMeterProvider
+
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    own: dict[str, Any] = {}
+    if isinstance(tracers, TracerProvider):
+        own["tracer_provider"] = tracers
+    if hasattr(meters, "force_flush") and not isinstance(meters, DelegatingMeterProvider):
+        own["meter_provider"] = meters
+    return own
+
+
+def _install(settings: Settings, own: dict[str, Any]) -> None:
     from otel_lifecycle._configuration.delegates import DelegatingMeterProvider, DelegatingTracerProvider
     from otel_lifecycle._configuration.pipeline import Pipeline
 
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
-    _default.foreign = {}
-    if isinstance(tracers, TracerProvider):
-        _default.foreign["tracer_provider"] = tracers
-    if hasattr(meters, "force_flush") and not isinstance(meters, DelegatingMeterProvider):
-        _default.foreign["meter_provider"] = meters
+    _default.own = own
     endings.settings.record_exceptions = settings.record_exceptions
     _default.settings, _default.pid = settings, os.getpid()
-    _default.pipeline = Pipeline(settings, **_default.foreign)
-    if "tracer_provider" not in _default.foreign and not isinstance(tracers, DelegatingTracerProvider):
+    _default.pipeline = Pipeline(settings, **_default.own)
+    if "tracer_provider" not in own and not isinstance(tracers, DelegatingTracerProvider):
         trace.set_tracer_provider(DelegatingTracerProvider(_tracer_provider))
-    if "meter_provider" not in _default.foreign and not isinstance(meters, DelegatingMeterProvider):
+    if "meter_provider" not in own and not isinstance(meters, DelegatingMeterProvider):
         _default.installed = DelegatingMeterProvider(_meter_provider)
         metrics.set_meter_provider(_default.installed)
     ends.at_exit(_at_exit)

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from otel_lifecycle._core.timeline import Timeline, check_choice, check_count
+from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Time
+from otel_lifecycle._core.values import check_choice, check_count
 from otel_lifecycle.errors import InvalidTimestamp, InvalidValue, LifecycleError, NonMonotonicTime
 from otel_lifecycle.semconv import ViolationKind
 

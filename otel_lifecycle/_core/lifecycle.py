@@ -239,7 +239,7 @@ def transition_error(shape: Shape, state: str, event: str, timestamp: object = N
         kind, what = UnknownEvent, f"unknown event {event!r}"
     elif state in TERMINAL_STATES:
         kind = DuplicateTerminal if event in TERMINAL_EVENTS else EventAfterTerminal
-        what = f"{event!r} after the request had {state}"
+        what = f"{event!r} after the end, the request is {state}"
     elif state == NOT_ARRIVED and event in TERMINAL_EVENTS:
         kind, what = TerminatedBeforeArrival, f"{event!r} before 'arrive'"
     else:

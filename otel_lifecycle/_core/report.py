@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from otel_lifecycle._core.lifecycle import TERMINAL_STATES, get_shape
+from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS, TERMINAL_STATES, get_shape
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Choice, Time, merged_times, total
 from otel_lifecycle.errors import InvalidValue, MissingTerminal
@@ -105,10 +105,11 @@ def replay_request_events(events: Iterable[Mapping[str, Any]], shape: str = "def
     for item in events:
         apply_event(timeline, item)
     if timeline.state not in TERMINAL_STATES:
-        allowed = tuple(timeline.shape.table[timeline.state])
+        legal = tuple(timeline.shape.table[timeline.state])
+        allowed = tuple(event for event in legal if event in TERMINAL_EVENTS) or legal
         what = "no events" if timeline.state == "not_arrived" else f"the trace stops while {timeline.state}"
         raise MissingTerminal(
-            f"{what}; it must close with a terminal event, legal here: {' or '.join(allowed)}",
+            f"{what}; it must close with a terminal event; legal here: {' or '.join(allowed)}",
             state=timeline.state,
             allowed=allowed,
         )

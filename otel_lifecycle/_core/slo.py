@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any
 
+from otel_lifecycle._core.text import shown
+from otel_lifecycle._core.values import seconds
 from otel_lifecycle.errors import ConfigurationError
 
 WHOLE = "all"
@@ -31,16 +31,18 @@ class Slo:
         if all(value is None for value in objectives.values()):
             raise ConfigurationError(f"an SLO needs one of {', '.join(objectives)}")
         for name, value in objectives.items():
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if value is not None and not (number and math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"the SLO of {name} is {value!r:.80}; it must be a positive number of seconds")
+            limit = seconds(value)
+            if value is not None and (limit is None or limit <= 0):
+                raise ConfigurationError(
+                    f"the SLO of {name} is {shown(value)}; it must be a positive number of seconds"
+                )
 
-    def judge(self, seconds: Mapping[str, Any], *, completed: bool) -> dict[str, bool]:
+    def judge(self, figures: Mapping[str, Any], *, completed: bool) -> dict[str, bool]:
         """Return each objective that can be judged and whether it was met, and the whole under :data:`WHOLE`."""
         objectives = {item.name: getattr(self, item.name) for item in fields(self)}
         verdict = {
-            name: seconds[name] <= limit
+            name: figures[name] <= limit
             for name, limit in objectives.items()
-            if limit is not None and seconds.get(name) is not None
+            if limit is not None and figures.get(name) is not None
         }
         return {**verdict, WHOLE: completed and all(verdict.values())}

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from numbers import Integral, Real
-from typing import Any
 
 from otel_lifecycle._core.lifecycle import (
     BOUNDARIES,
@@ -22,9 +20,9 @@ from otel_lifecycle._core.lifecycle import (
     Shape,
     next_state,
 )
-from otel_lifecycle._core.text import shown
-from otel_lifecycle._core.tokens import Choice, Log, Time, choice_stats, entry, joined, merged_times, resumed
-from otel_lifecycle.errors import InvalidTimestamp, InvalidValue, NonMonotonicTime
+from otel_lifecycle._core.tokens import Choice, Log, Time, choice_stats, entry, joined, known_times, resumed
+from otel_lifecycle._core.values import check_choice, check_count, check_timestamp
+from otel_lifecycle.errors import NonMonotonicTime
 
 MAX_INTERRUPTIONS = 32
 """Interruptions kept one by one; beyond it only their number and total time."""
@@ -46,62 +44,6 @@ class Interruption:
     def duration(self) -> Time | None:
         """How long it lasted; None where either end is unknown."""
         return None if self.start is None or self.end is None else self.end - self.start
-
-
-def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
-    """Return the time; InvalidTimestamp unless it is None or a finite number."""
-    if timestamp is None or _is_finite(timestamp):
-        return timestamp
-    raise InvalidTimestamp(
-        f"the time of {event!r} is {shown(timestamp)}; it must be None or a finite number",
-        state=state,
-        event=event,
-        timestamp=timestamp,
-    )
-
-
-def _is_finite(number: object) -> bool:
-    """Whether it is a finite number.  A bool is an int to Python and a slip to everybody else."""
-    if isinstance(number, bool):
-        return False
-    # Every integer is finite, also one that no float can hold.
-    return isinstance(number, Integral) or (isinstance(number, Real) and math.isfinite(number))
-
-
-def whole(number: object) -> int | None:
-    """Return it as an int; None unless it is a whole number from 0 that fits an OTLP integer."""
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        return None
-    integer = int(number)
-    return integer if 0 <= integer < 2**63 else None
-
-
-def check_count(
-    count: object, event: str | None = None, state: str | None = None, timestamp: object = None
-) -> int | None:
-    """Return the token count; InvalidValue unless it is None or a whole number from 0."""
-    known = whole(count)
-    if known is None and count is not None:
-        raise InvalidValue(
-            f"the token count of {event!r} is {shown(count)}; it must be None or a whole number from 0",
-            state=state,
-            event=event,
-            timestamp=timestamp,
-        )
-    return known
-
-
-def check_choice(choice: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int:
-    """Return the choice's index; InvalidValue unless it is a whole number from 0."""
-    known = whole(choice)
-    if known is None:
-        raise InvalidValue(
-            f"the choice of {event!r} is {shown(choice)}; it must be a whole number from 0",
-            state=state,
-            event=event,
-            timestamp=timestamp,
-        )
-    return known
 
 
 class Timeline:
@@ -275,10 +217,10 @@ class Timeline:
         """Whether tokens of one clock lie before the first token, or after the end, of the other."""
         first, last = self.times.get("first_token"), self.times.get("terminal")
         for logs, remote in ((self.tokens, False), (self.remote_tokens, True)):
-            times = [time for time in merged_times(logs.values()) if time is not None]
-            if times and first is not None and ("first_token" in self.remote) != remote and times[0] < first:
+            times = [time for log in logs.values() for time in known_times(log)]
+            if times and first is not None and ("first_token" in self.remote) != remote and min(times) < first:
                 return True
-            if times and last is not None and ("terminal" in self.remote) != remote and times[-1] > last:
+            if times and last is not None and ("terminal" in self.remote) != remote and max(times) > last:
                 return True
         return False
 

@@ -149,6 +149,12 @@ def total(counts: Iterable[int | None]) -> int | None:
     return known
 
 
+def known_times(log: Sequence[Entry]) -> list[Time]:
+    """Return the times of a log's entries that are known, each once."""
+    times = (item[0] if type(item) is tuple else item for item in log)
+    return [time for time in times if time is not None]
+
+
 def merged_times(logs: Iterable[Sequence[Entry]]) -> list[Time | None]:
     """Return the time of every token of all choices in order; a chunk's time stands once for each of its tokens."""
     keyed: list[tuple[Time, Time | None]] = []

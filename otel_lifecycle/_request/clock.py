@@ -10,7 +10,7 @@ from enum import Enum
 from time import perf_counter_ns, time_ns
 from typing import Final, NamedTuple, TypeAlias
 
-from otel_lifecycle._core.timeline import check_timestamp
+from otel_lifecycle._core.values import check_timestamp
 from otel_lifecycle.errors import ForeignClock
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.text import clean, shown
-from otel_lifecycle._core.timeline import check_count
+from otel_lifecycle._core.values import seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 if TYPE_CHECKING:
@@ -76,17 +74,17 @@ def read_flag(name: str, value: object) -> bool:
 
 def read_whole(name: str, value: object) -> int:
     """Return a count; InvalidValue unless it is a whole number from 0 below 2**63."""
-    whole = check_count(value, name)
-    if whole is None:
-        raise InvalidValue(f"{name} is None; it must be a whole number", event=name)
-    return whole
+    count = whole(value)
+    if count is None:
+        raise InvalidValue(f"{name} is {shown(value)}; it must be a whole number from 0", event=name)
+    return count
 
 
 def read_deadline(value: object) -> float:
     """Return seconds after arrival; InvalidValue unless positive and finite."""
-    seconds = float(value) if isinstance(value, Real) else math.nan
-    if not isinstance(value, bool) and math.isfinite(seconds) and seconds > 0:
-        return seconds
+    deadline = seconds(value)
+    if deadline is not None and deadline > 0:
+        return deadline
     raise InvalidValue(f"the deadline is {shown(value)}; it must be a positive number of seconds", event="deadline")
 
 

@@ -191,7 +191,9 @@ def _finished(record: Record) -> Finished:
     usage = record.usage
     report = build_report(timeline, record.status or "incomplete", token_times=False, usage=usage.get("output_tokens"))
     if record.unmarked:
+        # Nobody marks anything there: in which stage it ended, and after how many tokens, is not known.
         report["failure_stage"] = None
+        report["output_tokens"] = usage.get("output_tokens")
     record.report = report
     return Finished(
         report=report,
@@ -253,7 +255,7 @@ def report_of(record: Record) -> dict[str, Any] | None:
     if report is None:
         return None
     full = build_report(record.timeline, report["status"], token_times=True, usage=record.usage.get("output_tokens"))
-    full["failure_stage"] = report["failure_stage"]
+    full.update(failure_stage=report["failure_stage"], output_tokens=report["output_tokens"])
     return to_epoch(full, record.offset)
 
 

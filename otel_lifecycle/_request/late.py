@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
 from otel_lifecycle import _registry
-from otel_lifecycle._core.timeline import whole
+from otel_lifecycle._core.values import whole
 from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle.errors import LifecycleError
 

@@ -24,8 +24,9 @@ from otel_lifecycle._core.checker import Checker, Violation
 from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.text import clean
-from otel_lifecycle._core.timeline import Timeline, whole
+from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._core.values import whole
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
 from otel_lifecycle._request.conditions import RequestLabels
 from otel_lifecycle._request.late import TOKEN_EVENTS, late_token, take_late
@@ -308,7 +309,7 @@ class Record(ABC):
         if self.silenced:
             return
         kind = DuplicateTerminal if event in TERMINAL_EVENTS else EventAfterTerminal
-        self.violate(kind(f"{event!r} after the request had {self.status}", state=self.status, event=event))
+        self.violate(kind(f"{event!r} after the end, the request is {self.status}", state=self.status, event=event))
 
     def told_after_end(self, what: str) -> None:
         """Count that something was told of an ended request, once: a usage frame after ``[DONE]`` is common."""

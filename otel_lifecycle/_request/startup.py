@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
@@ -29,7 +32,9 @@ CONDITIONS = ("model", "revision", "dtype", "backend", "backend_version")
 MAX_PARAMETERS = 64
 
 
-@contextmanager
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
 def startup(
     phase: str,
     *,
@@ -37,7 +42,7 @@ def startup(
     parameters: Mapping[str, Any] | None = None,
     tracer_provider: TracerProvider | None = None,
     **given: Any,
-) -> Iterator[None]:
+) -> Startup:
     """Record a cold-start phase, such as ``load_model``, ``compile`` or ``warm_up``: a block, or a decorator.
 
     It becomes a span ``startup {phase}`` and, if the block is left normally, a sample of ``inference.startup.duration``
@@ -46,33 +51,85 @@ def startup(
 
     Raises ConfigurationError for a phase that is no identifier, a condition that does not exist or cannot be.
     """
-    attributes = _attributes(phase, hardware, parameters, given)
-    source = source_of(tracer_provider)
-    claim = _registry.Claim()
-    context = _registry.with_claim(get_current(), claim)
-    span = source.tracer.start_span(f"startup {phase}", context, kind=SpanKind.INTERNAL, attributes=attributes)
-    assessor = claim.assessor or _registry.assessor_for(source.provider())
-    began = perf_counter_ns()
-    try:
-        with use_span(span, record_exception=False, set_status_on_exception=False):
-            yield
-    except BaseException as error:
-        span.set_attribute(semconv.ERROR_TYPE, error_type(error))
-        span.set_status(Status(StatusCode.ERROR))
-        raise
-    else:
-        if assessor is not None:
-            exemplar = set_span_in_context(NonRecordingSpan(span.get_span_context()), Context())
-            seconds = (perf_counter_ns() - began) / 1e9
-            assessor.record_startup(phase, seconds, attributes.get(semconv.GEN_AI_REQUEST_MODEL), exemplar)
-    finally:
-        span.end()
+    return Startup(phase, _attributes(phase, hardware, parameters, given), tracer_provider)
+
+
+class Startup:
+    """A cold-start phase: ``with``, ``async with``, or a decorator of a function or a coroutine."""
+
+    def __init__(self, phase: str, attributes: dict[str, Any], tracer_provider: TracerProvider | None) -> None:
+        self._phase = phase
+        self._attributes = attributes
+        self._provider = tracer_provider
+        self._blocks: list[Any] = []
+
+    def __enter__(self) -> None:
+        block = self._block()
+        block.__enter__()
+        self._blocks.append(block)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._blocks.pop().__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Function) -> Function:
+        """Record every call of the function.  ConfigurationError for a generator, which is not done when it returns."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"{function.__qualname__} is a generator; a startup phase is a function or a block"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            async def coroutine(*args: Any, **kwargs: Any) -> Any:
+                with self._block():
+                    return await function(*args, **kwargs)
+
+            return functools.wraps(function)(coroutine)  # type: ignore[return-value]  # same signature
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self._block():
+                return function(*args, **kwargs)
+
+        return functools.wraps(function)(wrapper)  # type: ignore[return-value]  # same signature
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        source = source_of(self._provider)
+        claim = _registry.Claim()
+        context = _registry.with_claim(get_current(), claim)
+        name = f"startup {self._phase}"
+        span = source.tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=self._attributes)
+        assessor = claim.assessor or _registry.assessor_for(source.provider())
+        began = perf_counter_ns()
+        try:
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                yield
+        except BaseException as error:
+            span.set_attribute(semconv.ERROR_TYPE, error_type(error))
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        else:
+            if assessor is not None:
+                exemplar = set_span_in_context(NonRecordingSpan(span.get_span_context()), Context())
+                model = self._attributes.get(semconv.GEN_AI_REQUEST_MODEL)
+                assessor.record_startup(self._phase, (perf_counter_ns() - began) / 1e9, model, exemplar)
+        finally:
+            span.end()
 
 
 def _attributes(
-    phase: str, hardware: str | None, parameters: Mapping[str, Any] | None, given: Mapping[str, Any]
+    phase: object, hardware: str | None, parameters: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if not is_identifier(str(phase)):
+    if not isinstance(phase, str) or not is_identifier(phase):
         raise ConfigurationError(f"the phase is {phase!r:.80}; it must be letters, digits, _ and ., up to 64")
     attributes: dict[str, Any] = {semconv.STARTUP_PHASE: phase}
     try:

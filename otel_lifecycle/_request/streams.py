@@ -138,13 +138,13 @@ def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
             token = attach(source.context)
             try:
                 item = step()
+                source.took(item, marks)
             except StopIteration as stop:
                 source.exhausted()
                 result = stop.value
                 break
             finally:
                 detach(token)
-            source.took(item, marks)
             try:
                 sent = yield item
                 step = iterator.__next__ if sent is None else _into(iterator, "send", sent)
@@ -171,12 +171,12 @@ async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
             token = attach(source.context)
             try:
                 item = await step()
+                source.took(item, marks)
             except StopAsyncIteration:
                 source.exhausted()
                 break
             finally:
                 detach(token)
-            source.took(item, marks)
             try:
                 sent = yield item
                 step = iterator.__anext__ if sent is None else _into(iterator, "asend", sent)

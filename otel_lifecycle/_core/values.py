@@ -1,0 +1,84 @@
+"""What a time, a count, a choice or a duration must be."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, Final
+
+from otel_lifecycle._core.text import shown
+from otel_lifecycle.errors import InvalidTimestamp, InvalidValue
+
+MAX_CHUNK: Final = 2**16
+"""Tokens that one event can have: a report gives the time of each, and counts come from outside."""
+
+MAX_OUTPUT: Final = 2**31
+"""Tokens that a whole answer can have."""
+
+
+def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
+    """Return the time; InvalidTimestamp unless it is None or a finite number."""
+    if timestamp is None or _is_finite(timestamp):
+        return timestamp
+    raise InvalidTimestamp(
+        f"the time of {event!r} is {shown(timestamp)}; it must be None or a finite number",
+        state=state,
+        event=event,
+        timestamp=timestamp,
+    )
+
+
+def _is_finite(number: object) -> bool:
+    """Whether it is a finite number.  A bool is an int to Python and a slip to everybody else."""
+    if isinstance(number, bool):
+        return False
+    # Every integer is finite, also one that no float can hold.
+    return isinstance(number, Integral) or (isinstance(number, Real) and math.isfinite(number))
+
+
+def seconds(number: object) -> float | None:
+    """Return a number of seconds; None unless it is a finite number that a float can hold."""
+    if isinstance(number, bool) or not isinstance(number, Real):
+        return None
+    try:
+        given = float(number)
+    except OverflowError:
+        return None
+    return given if math.isfinite(given) else None
+
+
+def whole(number: object) -> int | None:
+    """Return it as an int; None unless it is a whole number from 0 that fits an OTLP integer."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        return None
+    integer = int(number)
+    return integer if 0 <= integer < 2**63 else None
+
+
+def check_count(
+    count: object, event: str | None = None, state: str | None = None, timestamp: object = None
+) -> int | None:
+    """Return the token count of one event; InvalidValue unless it is None or a whole number that one event can have."""
+    known = whole(count)
+    most = MAX_OUTPUT if event == "output" else MAX_CHUNK
+    if count is not None and (known is None or known > most):
+        raise InvalidValue(
+            f"the token count of {event!r} is {shown(count)}; it must be None or a whole number from 0 to {most}",
+            state=state,
+            event=event,
+            timestamp=timestamp,
+        )
+    return known
+
+
+def check_choice(choice: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int:
+    """Return the choice's index; InvalidValue unless it is a whole number from 0."""
+    known = whole(choice)
+    if known is None:
+        raise InvalidValue(
+            f"the choice of {event!r} is {shown(choice)}; it must be a whole number from 0",
+            state=state,
+            event=event,
+            timestamp=timestamp,
+        )
+    return known
