@@ -5,7 +5,7 @@
     evidence     requests -> a workload, in bounded memory
     diagnosis    a workload -> the next place to look
     comparison   two workloads -> a verdict per figure
-    render       any of them -> terminal, JSON, CSV, HTML
+    render       any of them -> terminal, JSON, CSV, HTML; with `events` (raw logs) and `trace` (one request) beside
 
 Each layer takes values from the one before and returns values; only ``sources`` reads and only ``commands`` prints.
 """

@@ -17,6 +17,7 @@ from otel_lifecycle._cli.evidence.classes import in_flight_at_arrival
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.sketch import Floats
 from otel_lifecycle._cli.evidence.workload import Workload
+from otel_lifecycle._cli.text import plural
 from otel_lifecycle.semconv import CACHE_USAGE
 
 Confidence = Literal["strong", "moderate", "weak"]
@@ -27,6 +28,8 @@ FEW: Final = 20
 SIGNIFICANT: Final = 0.01
 LARGE_SHARE: Final = 0.45
 """A stage's share of the time from which it is called large: the dominance threshold of single requests."""
+PREFILL_SHARE: Final = 0.1
+"""A prefill of less than a tenth of the time is not worth a look, however it grows."""
 SLOW_TOKEN_S: Final = 0.05
 """A token every 50 ms is 20 a second: slower than most people's reading is noticed; an SLO of TPOT replaces it."""
 TAIL: Final = 3.0
@@ -40,13 +43,17 @@ STALL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A symptom, the place to look next, what led there, and how sure that is."""
+    """A symptom, the place to look next, what led there, and how sure that is.
+
+    ``share``: the part of all the time that the place took, where it is a stage.
+    """
 
     cause: str
     symptom: str
     look_at: str
     evidence: tuple[str, ...]
     confidence: Confidence
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +106,22 @@ def _headline(case: Case, found: list[Finding]) -> str:
         if case.report["requests"]["terminated"] < FEW:
             return f"too few requests to diagnose ({case.report['requests']['terminated']} ended, {FEW} needed)"
         return "no single stage stands out: look end to end (client, network, and the sum of all stages)"
-    first = [finding for finding in found if finding.confidence == found[0].confidence]
-    causes = list(dict.fromkeys(finding.cause for finding in first))
+    causes = list(dict.fromkeys(finding.cause for finding in found if _weighs_as_much(finding, found[0])))
     if len(causes) > 1:
         return f"mixed evidence, no one cause: {', '.join(causes[:-1])} and {causes[-1]}"
+    told, mixed = case.report["stages"]["bottleneck_count"], case.report["stages"]["bottlenecks"].get("mixed", 0)
+    if told >= FEW and mixed >= LARGE_SHARE * told:
+        return f"mixed evidence, no one cause: {mixed} of {told} requests have no dominant stage; first, {causes[0]}"
     return f"{causes[0]} ({found[0].confidence} evidence)"
+
+
+def _weighs_as_much(finding: Finding, first: Finding) -> bool:
+    """Whether a finding keeps the first from being named alone: as sure, or not much less and with half its time."""
+    if finding.confidence == first.confidence:
+        return True
+    if finding.confidence == "weak" or finding.share is None or first.share is None:
+        return False
+    return finding.share >= 0.5 * first.share
 
 
 def _paired(*columns: Floats) -> list[Floats]:
@@ -114,37 +132,42 @@ def _paired(*columns: Floats) -> list[Floats]:
 
 def prefill(case: Case) -> Finding | None:
     """TTFT or prefill that rises with the length of the prompt."""
-    best: tuple[float, str, Any, int, float] | None = None
+    told, share = case.report["stages"]["count"], case.share("prefill")
+    if told and share < PREFILL_SHARE:
+        return None
+    fitted = _slope(case)
+    if fitted is None:
+        return None
+    metric, fit, count, reach = fitted
+    quality, middle = fit.rvalue**2, case.figure("ttft", "p50")
+    large = reach >= 0.5 * middle and (share >= 0.25 or not told)
+    line = (
+        f"{metric} = {fit.intercept:.4g} s + {fit.slope * 1000:.4g} s per 1000 input tokens"
+        f" (r² {quality:.2f}, p {_p(fit.pvalue)}, {count} requests)"
+    )
+    scale = f"from short to long prompts (p5 to p95) that is {reach:.3g} s, of a median TTFT of {middle:.3g} s"
+    part = (f"prefill is {share:.0%} of all the time of {told} completed requests",) if told else ()
+    return Finding(
+        cause="prefill or attention",
+        symptom=f"{'TTFT' if metric == 'ttft' else metric} rises with the length of the prompt",
+        look_at="prefill: attention kernels, chunked prefill, prefix caching, prompt length limits",
+        evidence=(line, scale, *part),
+        confidence="strong" if quality >= 0.7 and large else "moderate" if quality >= 0.4 else "weak",
+        share=share if told else None,
+    )
+
+
+def _slope(case: Case) -> tuple[str, Any, int, float] | None:
+    """Return metric, fit, number and reach (p5 to p95 of the lengths, in seconds) of a slope that counts, or None."""
     for metric in ("prefill", "ttft"):
         length, seconds = _paired(case.column("input_tokens"), case.column(metric))
         if len(length) < FEW or len(np.unique(length)) < 5:
             continue
         fit = stats.linregress(length, seconds)
         reach = fit.slope * float(np.quantile(length, 0.95) - np.quantile(length, 0.05))
-        middle = case.figure("ttft", "p50")
-        if fit.pvalue < SIGNIFICANT and reach > 0.25 * middle and fit.rvalue**2 >= 0.1:
-            best = (fit.rvalue**2, metric, fit, len(length), reach)
-            break
-    if best is None:
-        return None
-    fit_quality, metric, fit, count, reach = best
-    middle, share = case.figure("ttft", "p50"), case.share("prefill")
-    large = reach >= 0.5 * middle and (share >= 0.25 or not case.report["stages"]["count"])
-    line = (
-        f"{metric} = {fit.intercept:.4g} s + {fit.slope * 1000:.4g} s per 1000 input tokens"
-        f" (r² {fit_quality:.2f}, p {_p(fit.pvalue)}, {count} requests)"
-    )
-    scale = (
-        f"from short to long prompts (p5 to p95) that is {reach:.3g} s, of a median TTFT of {middle:.3g} s;"
-        f" prefill is {share:.0%} of all the time of {case.report['stages']['count']} completed requests"
-    )
-    return Finding(
-        cause="prefill or attention",
-        symptom=f"{metric.upper() if metric == 'ttft' else metric} rises with the length of the prompt",
-        look_at="prefill: attention kernels, chunked prefill, prefix caching, prompt length limits",
-        evidence=(line, scale),
-        confidence="strong" if fit_quality >= 0.7 and large else "moderate" if fit_quality >= 0.4 else "weak",
-    )
+        if fit.pvalue < SIGNIFICANT and reach > 0.25 * case.figure("ttft", "p50") and fit.rvalue**2 >= 0.1:
+            return metric, fit, len(length), reach
+    return None
 
 
 def _p(value: float) -> str:
@@ -175,6 +198,7 @@ def decode(case: Case) -> Finding | None:
         look_at="decode: batch size, KV cache, scheduling, memory bandwidth",
         evidence=tuple(told),
         confidence=sure,
+        share=share,
     )
 
 
@@ -246,13 +270,14 @@ def queueing(case: Case) -> Finding | None:
     rejected = case.report["output"]["rejected"]
     if rejected:
         told.append(f"{rejected} requests were rejected")
-    strong = share >= LARGE_SHARE and (long_tail or rises > 0.5)
+    strong = share >= LARGE_SHARE and (long_tail or rises > 0.5 or share >= 0.6)
     return Finding(
         cause="queueing and scheduling",
         symptom="requests wait, and the tail is far above the median",
         look_at="queue: slots, batch size, admission, scheduling order, replicas",
         evidence=tuple(told),
         confidence="strong" if strong else "moderate" if share >= 0.25 or long_tail else "weak",
+        share=share,
     )
 
 
@@ -267,6 +292,7 @@ def preprocessing(case: Case) -> Finding | None:
         look_at="preprocessing: tokeniser, image or document fetch, worker threads",
         evidence=(f"preprocessing is {share:.0%} of all the time of {count} completed requests",),
         confidence="strong" if share >= LARGE_SHARE else "moderate",
+        share=share,
     )
 
 
@@ -279,8 +305,9 @@ def stalls(case: Case) -> Finding | None:
         return None
     told = []
     if number:
+        of = plural(len(longest), "sampled request")
         told.append(
-            f"{number} of {len(longest)} sampled requests have a gap of at least {STALL:.0f} times their median gap;"
+            f"a gap of at least {STALL:.0f} times the median gap in {number} of {of};"
             f" the longest is {float(longest[stalled].max()):.3g} s"
         )
     if evicted:
@@ -291,7 +318,7 @@ def stalls(case: Case) -> Finding | None:
         symptom="gaps in the middle of decode",
         look_at="decode: preemption and recompute, garbage collection, weight sync, a shared device",
         evidence=tuple(told),
-        confidence="strong" if often >= 0.05 or evicted else "moderate" if often >= 0.01 else "weak",
+        confidence="strong" if often >= 0.05 or evicted else "moderate" if often >= 0.01 and number >= 5 else "weak",
     )
 
 
@@ -300,12 +327,14 @@ def waste(case: Case) -> Finding | None:
     output = case.report["output"]
     told = []
     if output["wasted_tokens"]:
-        told.append(f"{output['wasted_tokens']} tokens were produced after their request had ended")
+        told.append(f"{plural(output['wasted_tokens'], 'token')} produced after their request had ended")
     if output["cancel_lag"]:
         lag = output["cancel_lag"]
         told.append(f"the server went on for {lag['mean']:.3g} s on average ({lag['count']} requests)")
     if output["completed_without_client"]:
-        told.append(f"{output['completed_without_client']} requests ran to their end though the client had left")
+        told.append(
+            f"{plural(output['completed_without_client'], 'request')} ran to the end though the client had left"
+        )
     if not told:
         return None
     return Finding(

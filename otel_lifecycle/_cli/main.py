@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -23,32 +24,37 @@ MISSING: Final = "otel-lifecycle needs its extra: pip install 'otel-lifecycle[cl
 
 
 def main() -> None:
-    """Run the command line; exit code 0 done, 1 found what a command looks for, 2 could not do its work."""
-    try:
-        import click
+    """Run the command line and exit."""
+    sys.exit(run())
 
-        group = _group()
-    except ModuleNotFoundError as error:
-        sys.exit(_complain(MISSING.format(error)))
-    from otel_lifecycle._cli.problems import UNUSABLE, Unusable
 
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 found what it looks for, 2 could not do its work."""
     try:
-        group(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except Unusable as error:
-        sys.exit(_complain(str(error), UNUSABLE))
+        return _run(arguments)
     except ModuleNotFoundError as error:
-        sys.exit(_complain(MISSING.format(error)))
+        return _complain(MISSING.format(error))
     except BrokenPipeError:
         # Whoever read the output has had enough; Python would complain once more while it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 0
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    import click
+
+    from otel_lifecycle._cli.problems import UNUSABLE, Unusable
+
+    try:
+        code = _group()(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return _complain("stopped", 130)
+    except Unusable as error:
+        return _complain(str(error), UNUSABLE)
+    return code if isinstance(code, int) else 0
 
 
 def _complain(message: str, code: int = 2) -> int:

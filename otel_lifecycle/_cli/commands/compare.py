@@ -7,6 +7,7 @@ import sys
 import click
 
 from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.progress import working
 from otel_lifecycle._cli.commands.report import read_workload, write_page
 from otel_lifecycle._cli.comparison import sides
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
@@ -17,7 +18,7 @@ from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.evidence.conditions import KEYS
 from otel_lifecycle._cli.evidence.workload import Settings
-from otel_lifecycle._cli.problems import FOUND, Unusable
+from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.terminal import console, show_tables
 
@@ -55,7 +56,7 @@ VARIABLE = (
 @options.slo_option
 @options.shape_option
 @options.output_options
-def compare(  # noqa: PLR0917 - click passes every option by its name
+def compare(
     baseline: str,
     candidate: str,
     more_baseline: tuple[str, ...],
@@ -69,7 +70,7 @@ def compare(  # noqa: PLR0917 - click passes every option by its name
     shape: str,
     form: str | None,
     html: str | None,
-) -> None:
+) -> int:
     """Compare two sides."""
     gates = [gate_of(text) for text in fail_on]
     unknown = [name for name in vary if name not in VARIABLE]
@@ -82,7 +83,8 @@ def compare(  # noqa: PLR0917 - click passes every option by its name
     unmeant = [difference for difference in differing if difference.condition not in vary]
     if unmeant and not force:
         raise Unusable(_refusal(unmeant))
-    figures = compared(one, other, min_effect, [one_gate.metric for one_gate in gates])
+    with working("comparing"):
+        figures = compared(one, other, min_effect, [one_gate.metric for one_gate in gates])
     result = Result(
         baseline=one,
         candidate=other,
@@ -94,7 +96,8 @@ def compare(  # noqa: PLR0917 - click passes every option by its name
     )
     _show(result, form, html)
     if any(ruling.failed for ruling in result.rulings):
-        sys.exit(FOUND)
+        return FOUND
+    return OK
 
 
 def _side(name: str, sources: tuple[str, ...], settings: Settings) -> Side:

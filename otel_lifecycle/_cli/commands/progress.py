@@ -24,3 +24,13 @@ def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Advance |
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total_bytes(sources))
         yield lambda size: progress.update(task, advance=size)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something is being computed, where a person looks at standard error."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with console(stderr=True).status(what):
+        yield

@@ -19,6 +19,7 @@ from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.text import plural, share
 
 
 @click.command(help=f"The whole evidence of a workload, and where to look next.\n\n{options.SOURCES}")
@@ -30,7 +31,7 @@ from otel_lifecycle._cli.sources.tally import Tally
 @click.option("--group-by", metavar="KEY", help="The same by an attribute: model, backend, outcome, any key.")
 @click.option("--long-context", default=CLASS_LENGTH, show_default=True, help="Input tokens that make a context long.")
 @click.option("--limit", default=10, show_default=True, help="Abnormal requests shown one by one.")
-def report(  # noqa: PLR0917 - click passes every option by its name
+def report(
     sources: tuple[str, ...],
     form: str | None,
     html: str | None,
@@ -77,6 +78,9 @@ def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int,
         write_csv(whole, sys.stdout)
     elif not quiet:
         out = console()
+        requests, success = document["requests"]["total"], share(document["output"]["success_rate"])
+        title = f"{plural(requests, 'request')}, {success} completed, from {', '.join(document['sources'])}"
+        out.print(title, style="bold", markup=False)
         show_tables(out, report_tables(document, limit))
         show_diagnosis(out, diagnosis)
 

@@ -21,7 +21,7 @@ from otel_lifecycle._cli.evidence.sketch import Floats
 
 BLOCKS: Final = 24
 """Blocks of a run, at most."""
-MEMORY: Final = 5.0
+MEMORY: Final = 3.0
 """A block is so many times longer than what one request tells of its successors, so that blocks are independent."""
 FEWEST: Final = 4
 """Blocks of a side below which nothing is tested."""
@@ -47,7 +47,7 @@ class Blocked:
 
     def sums(self) -> Floats:
         """Return the sum of the samples of each block."""
-        return np.bincount(self.block, self.values, minlength=self.blocks)
+        return np.bincount(self.block, self.values, minlength=self.blocks).astype(np.float64)
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the number of samples in each block."""

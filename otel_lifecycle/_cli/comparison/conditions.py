@@ -11,10 +11,10 @@ import numpy as np
 from scipy import stats
 
 from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.evidence.classes import arrival_pattern, class_name, in_flight_at_arrival
+from otel_lifecycle._cli.evidence.classes import BURSTY, arrival_pattern, in_flight_at_arrival
 from otel_lifecycle._cli.evidence.conditions import KEYS
 from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.render.text import number, share, shorten
+from otel_lifecycle._cli.text import number, share, shorten
 
 MIX: Final = 0.1
 """Two mixes differ where more than a tenth of the requests would have to change (total variation distance)."""
@@ -23,6 +23,8 @@ SHIFT: Final = 0.1
 CHANCE: Final = 0.001
 RATE: Final = 0.2
 """Two rates of arrival differ by more than a fifth."""
+CLUMPS: Final = 3.0
+"""Of two runs with the same rate, one clumps so many times more than the other."""
 CACHE: Final = 0.1
 """Two shares of cached input differ by more than ten points."""
 IDENTITY: Final = frozenset({"service", "service version"})
@@ -135,23 +137,41 @@ def _classes(baseline: Side, candidate: Side) -> Difference | None:
 
 
 def _class_counts(side: Side) -> Counter[str]:
+    """Count requests by label or length; how they arrived is a condition of its own."""
     total: Counter[str] = Counter()
     for run in side.runs:
-        for name, evidence in run.classes.items():
-            total[class_name(name, evidence)] += evidence.total
+        total.update({name: evidence.total for name, evidence in run.classes.items()})
     return total
 
 
 def _arrivals(baseline: Side, candidate: Side) -> list[Difference | None]:
     left, right = (_patterns(side) for side in (baseline, candidate))
-    if not left or not right:
+    if not left or not right or left == right == ["at once"]:
         return []
-    if set(left).isdisjoint(right):
-        return [Difference(condition="arrivals", baseline=", ".join(left), candidate=", ".join(right))]
-    if "closed loop" in {*left, *right}:
+    if left == right == ["closed loop"]:
         # How fast a closed loop sends follows from how fast it is served; how many it keeps going does not.
         return [_level(baseline, candidate)]
-    return [] if "at once" in {*left, *right} else [_rate(baseline, candidate)]
+    rate = _rate(baseline, candidate)
+    return [rate if rate is not None else _clumps(baseline, candidate)]
+
+
+def _clumps(baseline: Side, candidate: Side) -> Difference | None:
+    """At the same rate: whether one side's arrivals come in clumps and the other's do not."""
+    left, right = (
+        [told[0] for run in side.runs if (told := run.main.timeline.dispersion()) is not None]
+        for side in (baseline, candidate)
+    )
+    if not left or not right:
+        return None
+    one, other = float(np.mean(left)), float(np.mean(right))
+    if max(one, other) < BURSTY or max(one, other) < CLUMPS * min(one, other):
+        return None
+    text = "variance over mean {:.1f} ({})"
+    return Difference(
+        condition="arrivals",
+        baseline=text.format(one, ", ".join(_patterns(baseline))),
+        candidate=text.format(other, ", ".join(_patterns(candidate))),
+    )
 
 
 def _patterns(side: Side) -> list[str]:
@@ -171,10 +191,16 @@ def _level(baseline: Side, candidate: Side) -> Difference | None:
 
 def _rate(baseline: Side, candidate: Side) -> Difference | None:
     left, right = (_mean_rate(side) for side in (baseline, candidate))
-    if left is None or right is None or abs(left - right) <= RATE * max(left, right):
+    if left is None or right is None:
+        return None
+    # Two runs of n independent arrivals differ by a part of 2 / sqrt(n) now and then.
+    chance = 4 / min(baseline.total, candidate.total) ** 0.5
+    if abs(left - right) <= max(RATE, chance) * max(left, right):
         return None
     return Difference(
-        condition="rate of arrivals", baseline=f"{number(left)} per second", candidate=f"{number(right)} per second"
+        condition="rate of arrivals",
+        baseline=f"{number(left)} per second ({', '.join(_patterns(baseline))})",
+        candidate=f"{number(right)} per second ({', '.join(_patterns(candidate))})",
     )
 
 

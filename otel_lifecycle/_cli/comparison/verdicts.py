@@ -103,7 +103,7 @@ def judged(one: Comparison, min_effect: float) -> Comparison:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")
     if one.p_corrected is None or one.low is None or one.high is None:
-        return replace(one, reason=one.reason or "neighbours depend on each other for too long: more requests, or runs")
+        return replace(one, reason=one.reason or "too few independent samples")
     if one.p_corrected >= ALPHA or one.low <= 0 <= one.high:
         return replace(one, reason="within noise")
     small = abs(one.difference or 0.0) < MIN_POINTS if one.rate else abs(one.relative or math.inf) < min_effect

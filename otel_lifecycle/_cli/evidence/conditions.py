@@ -17,7 +17,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "provider": (semconv.GEN_AI_PROVIDER_NAME,),
     "backend": (semconv.BACKEND_NAME,),
     "backend version": (semconv.BACKEND_VERSION,),
-    "hardware": ("hw.name", "hw.model", "device.model.name", "host.cpu.model.name", "host.type"),
+    "hardware": (semconv.HARDWARE, "hw.name", "hw.model", "device.model.name", "host.cpu.model.name", "host.type"),
     "architecture": ("host.arch",),
     "batch size": (semconv.BATCH_SIZE,),
     "concurrency": (semconv.CONCURRENCY,),
@@ -45,19 +45,22 @@ class Conditions:
         attributes = request.attributes
         for name, keys in KEYS.items():
             for key in keys:
-                found = attributes.get(key)
-                if found is not None:
-                    counts, text = self.counts[name], str(found)
-                    if len(counts) >= MAX_VALUES and text not in counts:
-                        text = semconv.OTHER
-                    counts[text] += 1
+                if key in attributes:
+                    self._count(self.counts[name], str(attributes[key]))
                     break
 
-    def mix(self, name: str) -> dict[str, float]:
-        """Return each value's share of the requests that state the condition."""
-        counts = self.counts[name]
-        total = sum(counts.values())
-        return {value: number / total for value, number in counts.most_common()}
+    @staticmethod
+    def _count(counts: Counter[str], value: str) -> None:
+        if value not in counts and len(counts) >= MAX_VALUES:
+            value = semconv.OTHER
+        counts[value] += 1
+
+    def adopt(self, attributes: Mapping[str, Any], number: int) -> None:
+        """Take conditions that no request states from elsewhere, for so many requests."""
+        for name, keys in KEYS.items():
+            stated = next((attributes[key] for key in keys if key in attributes), None)
+            if stated is not None and number and not self.counts[name]:
+                self.counts[name][str(stated)] = number
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Return every condition that is stated: its values with their counts, most frequent first."""

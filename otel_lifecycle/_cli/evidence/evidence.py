@@ -27,9 +27,12 @@ REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
 
 
 class Evidence:
-    """The evidence of one set of requests; every figure of it comes with its number of samples."""
+    """The evidence of one set of requests; every figure of it comes with its number of samples.
 
-    def __init__(self, capacity: int = SAMPLE, slo: Slo | None = None) -> None:
+    ``capacity``: rows kept one by one.  A ``part`` of a whole leaves the conditions to the whole.
+    """
+
+    def __init__(self, capacity: int = SAMPLE, slo: Slo | None = None, *, part: bool = False) -> None:
         self.outcomes: Counter[str] = Counter()
         self.abnormal: Counter[tuple[str, str, str]] = Counter()
         self.bottlenecks: Counter[str] = Counter()
@@ -46,13 +49,14 @@ class Evidence:
         self.sample = Sample(capacity)
         self.gaps = Sketch()
         self._slo = slo
+        self._part = part
         self._sketches = {name: Sketch() for name in SKETCHED}
         self._stages = {stage: Sketch() for stage in STAGES}
         self._pending: list[Row] = []
         self._pending_gaps: list[float] = []
 
-    def add(self, request: Request) -> None:
-        """Take a request into account."""
+    def add(self, request: Request, row: Row | None = None) -> None:
+        """Take a request into account; ``row``: its row, where that is known already."""
         self.outcomes[request.outcome] += 1
         if request.outcome != "completed":
             self.abnormal[request.outcome, request.failure_stage or "-", request.reason or "-"] += 1
@@ -63,8 +67,9 @@ class Evidence:
             self.share_sums.update(request.shares)
         self._judge(request)
         self._note(request)
-        self.conditions.add(request)
-        self._pending.append(row_of(request))
+        if not self._part:
+            self.conditions.add(request)
+        self._pending.append(row_of(request) if row is None else row)
         if request.gaps:
             self._pending_gaps.extend(request.gaps)
             self.notes["requests_with_gaps"] += 1

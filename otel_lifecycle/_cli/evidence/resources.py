@@ -55,7 +55,8 @@ class Resources:
         if phase in self._phases or len(self._phases) < MAX_SERIES:
             self._phases.setdefault(phase, []).append(seconds)
         if len(self.launch) < MAX_SERIES:
-            self.launch.update({key: value for key, value in span.attributes.items() if key != semconv.STARTUP_PHASE})
+            told = {key: value for key, value in span.attributes.items() if key != semconv.STARTUP_PHASE}
+            self.launch.update({key.removeprefix(semconv.STARTUP_PARAMETER_PREFIX): told[key] for key in told})
 
     def gauges(self) -> list[dict[str, Any]]:
         """Return name, labels, peak, mean and count of every gauge."""

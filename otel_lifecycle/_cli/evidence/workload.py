@@ -14,6 +14,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH, length_class
 from otel_lifecycle._cli.evidence.evidence import GROUP_SAMPLE, SAMPLE, Evidence
 from otel_lifecycle._cli.evidence.resources import Resources
+from otel_lifecycle._cli.evidence.rows import row_of
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import Request
 from otel_lifecycle._cli.sources.spans import Item, Span
@@ -97,14 +98,15 @@ class Workload:
             self._live(request)
 
     def _live(self, request: Request) -> None:
-        self.main.add(request)
+        row = row_of(request)
+        self.main.add(request, row)
         label = request.attributes.get(semconv.WORKLOAD)
-        self._part(self.classes, str(label) if label else length_class(request, self.settings.long_context)).add(
-            request
-        )
+        name = str(label) if label else length_class(request, self.settings.long_context)
+        self._part(self.classes, name).add(request, row)
         key = self.settings.group_by
         if key is not None:
-            self._part(self.groups, str(request.attributes.get(SHORT.get(key, key), "(none)"))).add(request)
+            group = str(request.attributes.get(SHORT.get(key, key), "(none)"))
+            self._part(self.groups, group).add(request, row)
         if request.outcome != "completed":
             self._keep_abnormal(request)
         self._keep_slow(request)
@@ -113,7 +115,7 @@ class Workload:
         if name not in parts and len(parts) >= MAX_GROUPS:
             name = semconv.OTHER
         if name not in parts:
-            parts[name] = Evidence(GROUP_SAMPLE, self.settings.slo)
+            parts[name] = Evidence(GROUP_SAMPLE, self.settings.slo, part=True)
         return parts[name]
 
     def _keep_abnormal(self, request: Request) -> None:
@@ -137,13 +139,17 @@ class Workload:
         """The completed requests with the longest E2E, the longest first."""
         return [request for _, _, request in sorted(self._slowest, reverse=True)]
 
-    def flush(self) -> None:
-        """Add up what is pending everywhere."""
+    def conclude(self) -> None:
+        """Add up what is pending everywhere; to be called once, after the last request."""
         for evidence in (
             self.main,
             *(e for parts in (self.apart, self.roles, self.classes, self.groups) for e in parts.values()),
         ):
             evidence.flush()
+        # What the server said once, when it started, holds for every request of it.
+        self.main.conditions.adopt(self.resources.launch, self.main.total)
+        self.tally.read["requests"] = self.main.total
+        self.tally.add("no_end", number=self.main.outcomes["incomplete"])
 
 
 def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
@@ -151,9 +157,7 @@ def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
     with _no_cycles():
         _gather(items, workload)
-    workload.flush()
-    tally.read["requests"] = workload.main.total
-    tally.add("no_end", number=workload.main.outcomes["incomplete"])
+    workload.conclude()
     return workload
 
 
@@ -179,6 +183,8 @@ def _gather(items: Iterable[Item], workload: Workload) -> None:
             workload.add(request_of(item, settings.shape, settings.threshold))
         elif semconv.STARTUP_PHASE in item.attributes:
             workload.resources.add_phase(item)
+        else:
+            tally.add("other_spans")
 
 
 def note_troubles(span: Span, tally: Tally) -> None:

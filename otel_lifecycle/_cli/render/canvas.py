@@ -15,8 +15,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from otel_lifecycle._cli.render.text import seconds
 from otel_lifecycle._cli.render.theme import colour, themed
+from otel_lifecycle._cli.text import seconds
+
+SPACE: Final = "\N{NO-BREAK SPACE}"
+"""A blank that SVG keeps; several ordinary ones are one to it, and leading ones none."""
 
 STYLE: Final[Any] = {
     # Text stays text: it takes the page's font, can be found and read aloud.

@@ -16,8 +16,8 @@ from otel_lifecycle._cli.evidence.sketch import Floats
 from otel_lifecycle._cli.render.canvas import drawing, in_seconds
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
-from otel_lifecycle._cli.render.text import NOTHING, number, plural, seconds, share
 from otel_lifecycle._cli.render.theme import colour
+from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
 
@@ -61,22 +61,22 @@ def _figures(result: Result) -> Table:
     tests = sorted({one.test for one in result.figures if one.test})
     return Table(
         title="Figures",
-        columns=("metric", "baseline", "candidate", "change", "95 % interval of it", "p (Holm)", "samples", "verdict"),
+        columns=("metric", "baseline", "candidate", "change", "95 % interval", "p (Holm)", "samples", "verdict", "why"),
         rows=tuple(_row(one) for one in result.figures),
+        wide=frozenset({"samples", "p (Holm)", "why"}),
         note=f"interval: {method['interval']} (rates: Newcombe); p: {'; '.join(tests)}; {method['correction']},"
         f" below {ALPHA}",
     )
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
-    verdict = one.verdict if one.verdict in {"better", "worse"} else f"{one.verdict}: {one.reason}"
     counts = f"{number(one.baseline_count)} / {number(one.candidate_count)}"
     interval = (
         NOTHING if one.low is None or one.high is None else f"{_change(one, one.low)} to {_change(one, one.high)}"
     )
     p = NOTHING if one.p_corrected is None else "< 0.001" if one.p_corrected < 0.001 else f"{one.p_corrected:.3f}"
     values = (value(one, one.baseline), value(one, one.candidate))
-    return (one.metric, *values, _change(one, one.difference), interval, p, counts, verdict)
+    return (one.metric, *values, _change(one, one.difference), interval, p, counts, one.verdict, text(one.reason))
 
 
 def value(one: Comparison, figure: float | None) -> str:
@@ -151,6 +151,9 @@ def forest(result: Result) -> str:
             shade = paint.get(one.verdict, colour("other"))
             axes.plot([(one.low or 0) * scale, (one.high or 0) * scale], [row, row], color=shade, linewidth=2)
             axes.plot((one.difference or 0) * scale, row, "o", color=shade, markersize=4.5)
+        reach = 1.4 * max((abs(one.relative or 0.0) for one in shown), default=0.0)
+        # One wild interval must not squeeze the others to dots; it runs out of the picture.
+        axes.set_xlim(-100 * min(max(reach, 0.2), 1.1), 100 * max(reach, 0.2))
         axes.set_yticks(range(len(shown)), [one.metric for one in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlabel("change against the baseline; green is better, red is worse, grey is no evidence")

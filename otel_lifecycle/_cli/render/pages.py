@@ -13,9 +13,9 @@ from otel_lifecycle._cli.evidence.document import LATENCIES, Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.render import plots, tables
 from otel_lifecycle._cli.render.tables import Table
-from otel_lifecycle._cli.render.text import number, plural, seconds, share, text
 from otel_lifecycle._cli.render.theme import variables
 from otel_lifecycle._cli.requests.model import STAGES
+from otel_lifecycle._cli.text import number, plural, seconds, share, text
 from otel_lifecycle._version import __version__
 
 

@@ -8,15 +8,16 @@ from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.sketch import GROWTH, SMALLEST, Floats, Sketch
 from otel_lifecycle._cli.evidence.timeline import Timeline
-from otel_lifecycle._cli.render.canvas import drawing, in_seconds
-from otel_lifecycle._cli.render.text import plural, seconds, share
+from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
 from otel_lifecycle._cli.render.theme import OUTCOME_COLOUR, colour
 from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle._cli.text import plural, seconds, share
 
 BARS: Final = 48
 """Bars of a histogram, at most."""
@@ -41,7 +42,7 @@ def distribution(sketch: Sketch, name: str, figures: Mapping[str, float | None])
             value = figures[key]
             if value:
                 axes.axvline(value, ymax=height - 0.03, color=colour("ink"), linewidth=0.9, linestyle=(0, (3, 2)))
-                axes.text(value, top * height, f" {key} {seconds(value)}", fontsize=8, va="center")
+                axes.text(value, top * height, f"{SPACE}{key} {seconds(value)}", fontsize=8, va="center")
         axes.margins(x=0.12)
         if narrow:
             axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -104,6 +105,8 @@ def over_time(timeline: Timeline) -> str:
         bottom.set_ylim(bottom=0)
         bottom.set_ylabel("in flight")
         bottom.set_xlabel("time of arrival (UTC)")
+        dates = ConciseDateFormatter(AutoDateLocator())  # type: ignore[no-untyped-call]  # matplotlib types it not yet
+        bottom.xaxis.set_major_formatter(dates)
     return made.svg
 
 
@@ -123,7 +126,7 @@ def slowest(requests: Sequence[Request]) -> str:
             for stage, length in stage_lengths(request):
                 axes.barh(row, length, left=at, color=colour(stage), height=0.62)
                 at += length
-            axes.text(at, row, f"  {seconds(request.seconds['e2e'])}", va="center", fontsize=8)
+            axes.text(at, row, f"{SPACE}{seconds(request.seconds['e2e'])}", va="center", fontsize=8)
         names = [str(request.attributes.get("inference.request.id") or request.trace_id[:12]) for request in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.invert_yaxis()
@@ -156,13 +159,7 @@ def mix(evidence: Evidence) -> str:
     with drawing(9, 0.35 + 0.75 * len(shown), label="mix of outcomes and of bottlenecks") as made:
         axes = made.axes[0]
         for row, (_, counts) in enumerate(shown):
-            total, at = sum(counts.values()), 0.0
-            for key, count in sorted(counts.items(), key=lambda item: -item[1]):
-                part = count / total
-                axes.barh(row, part, left=at, color=colour(OUTCOME_COLOUR.get(key, key)), height=0.42)
-                if part > 0.045:
-                    axes.text(at, row + 0.36, f"{key} {share(part)}", fontsize=8, va="center")
-                at += part
+            _mix_row(axes, row, counts)
         axes.set_yticks(
             range(len(shown)), [f"{name}\n({plural(sum(counts.values()), 'request')})" for name, counts in shown]
         )
@@ -173,6 +170,20 @@ def mix(evidence: Evidence) -> str:
             axes.spines[side].set_visible(False)
         axes.tick_params(length=0)
     return made.svg
+
+
+def _mix_row(axes: Axes, row: int, counts: Mapping[str, int]) -> None:
+    """One bar; parts too small for their name are named together at its end."""
+    total, at, small = sum(counts.values()), 0.0, []
+    for key, count in sorted(counts.items(), key=lambda item: -item[1]):
+        part = count / total
+        axes.barh(row, part, left=at, color=colour(OUTCOME_COLOUR.get(key, key)), height=0.42)
+        if part > 0.12 or at == 0:
+            axes.text(at, row + 0.36, f"{key} {share(part)}", fontsize=8, va="center")
+        elif part:
+            small.append(f"{key} {share(part)}")
+        at += part
+    axes.text(1, row + 0.36, ", ".join(small), fontsize=8, va="center", ha="right")
 
 
 def against_length(evidence: Evidence) -> str | None:

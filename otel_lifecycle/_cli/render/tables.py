@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from otel_lifecycle._cli.evidence.document import Document
-from otel_lifecycle._cli.render.text import NOTHING, number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 
 FIGURES: Final = ("p50", "p95", "p99")
 
@@ -16,7 +16,8 @@ FIGURES: Final = ("p50", "p95", "p99")
 class Table:
     """A title, a head, rows of finished text, and a sentence below.
 
-    ``left``: how many of the columns hold words and stand to the left; the others are figures.
+    ``left``: how many of the columns hold words and stand to the left; the others are figures.  ``wide``: columns that
+    a narrow terminal does without.
     """
 
     title: str
@@ -24,6 +25,17 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     left: int = 1
     note: str = ""
+    wide: frozenset[str] = frozenset()
+
+    def without(self, columns: frozenset[str]) -> Table:
+        """Return the table without some of its columns."""
+        kept = [index for index, column in enumerate(self.columns) if column not in columns]
+        return replace(
+            self,
+            columns=tuple(self.columns[index] for index in kept),
+            rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
+            left=sum(index < self.left for index in kept),
+        )
 
 
 def report_tables(report: Document, limit: int) -> list[Table]:
@@ -111,15 +123,15 @@ def _times(figures: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 LATENCY_NAMES: Final = {
-    "ttft": "TTFT  first token",
-    "tpot": "TPOT  per output token",
-    "e2e": "E2E  whole request",
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2e": "E2E",
 }
 WITHIN_NAMES: Final = {
-    "itl_p50": "median gap of a request",
-    "itl_p95": "p95 gap of a request",
-    "itl_p99": "p99 gap of a request",
-    "itl_max": "longest gap of a request",
+    "itl_p50": "ITL p50 per request",
+    "itl_p95": "ITL p95 per request",
+    "itl_p99": "ITL p99 per request",
+    "itl_max": "ITL max per request",
 }
 
 
@@ -128,13 +140,9 @@ def latency(report: Document) -> Table:
     told = report["latency"]
     rows = [(LATENCY_NAMES[name], *_figures(told[name], "request")) for name in LATENCY_NAMES if told[name]["count"]]
     if told["itl"]["count"]:
-        rows.append(("ITL  gap between tokens", *_figures(told["itl"], "gap")))
+        rows.append(("ITL", *_figures(told["itl"], "gap")))
     within = told["itl_within_requests"]
-    rows += [
-        (f"ITL  {name}", *_figures(within[key], "request"))
-        for key, name in WITHIN_NAMES.items()
-        if within[key]["count"]
-    ]
+    rows += [(name, *_figures(within[key], "request")) for key, name in WITHIN_NAMES.items() if within[key]["count"]]
     exact = "quantiles exact" if report["exact"] else f"quantiles within ± {share(report['relative_error'])}"
     return Table(
         title="User latency",
@@ -200,6 +208,7 @@ def conditions(report: Document) -> Table:
             number(figures["count"]),
         )
         for name, figures in told["measured"].items()
+        if name.replace("_", " ") not in told["stated"]
     ]
     arrivals = told["arrivals"]
     if arrivals["count"]:
@@ -238,7 +247,7 @@ def parts(title: str, column: str, found: Iterable[Document]) -> Table:
         "bottleneck",
         "arrivals",
     )
-    return Table(title=title, columns=columns, rows=tuple(rows))
+    return Table(title=title, columns=columns, rows=tuple(rows), wide=frozenset({"success", "arrivals"}))
 
 
 def _p50_p95(figures: Mapping[str, Any]) -> str:

@@ -16,6 +16,9 @@ from otel_lifecycle._cli.render.tables import Table
 
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
 VERDICT_STYLE: Final = {"better": "bold green", "worse": "bold red", "no evidence": "dim", "FAILED": "bold red"}
+UNBROKEN: Final = frozenset({"request", "trace", "outcome", "stage", "class", "latency", "metric", "figure"})
+"""Columns whose words are not broken: half a trace id can be looked up nowhere."""
+SHORT_ID: Final = 16
 NARROWEST: Final = 120
 """A table of traces is wider than a pipe's 80 columns, and a cut trace id is none."""
 
@@ -32,27 +35,30 @@ def show_tables(out: Console, tables: Iterable[Table]) -> None:
     """Print tables, one below the other."""
     for table in tables:
         out.print()
-        out.print(_rich(table))
+        out.print(_rich(table, narrow=out.width < NARROWEST))
         if table.note:
             out.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
 
 
-def _rich(table: Table) -> RichTable:
+def _rich(table: Table, *, narrow: bool) -> RichTable:
+    if narrow:
+        table = table.without(table.wide)
     made = RichTable(
         title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
     )
     for index, column in enumerate(table.columns):
-        # A trace id that is cut can be looked up nowhere.
-        fixed = column in {"trace", "where"}
         made.add_column(
             column,
             justify="left" if index < table.left else "right",
             header_style="dim",
-            no_wrap=fixed,
+            no_wrap=column in UNBROKEN,
             overflow="fold",
         )
     for row in table.rows:
-        made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in row))
+        cells = zip(table.columns, row, strict=True)
+        # The beginning of a trace id stands for the whole: `view` looks it up by that, too.
+        short = [cell[:SHORT_ID] if narrow and column == "trace" else cell for column, cell in cells]
+        made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in short))
     return made
 
 

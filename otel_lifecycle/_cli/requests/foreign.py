@@ -1,24 +1,33 @@
-"""A span of another library that carries lifecycle events: judged here, as the processor would have done live."""
+"""A span of another library that carries lifecycle events: judged exactly as the processor would have done live."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
 
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.model import Breach
-from otel_lifecycle._cli.sources.spans import Span, SpanEvent
+from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.checker import Checker, Violation
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_STATES, get_shape, transition_error
-from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.verdict import Finished, assess
+from otel_lifecycle._core.verdict import assess
+from otel_lifecycle._foreign import is_lifecycle, read_foreign
 from otel_lifecycle.errors import MissingTerminal
-from otel_lifecycle.semconv import GEN_AI_USAGE_OUTPUT_TOKENS, WIRE_STAGE
 
 _NANO: Final = 1e-9
 _TOKENS: Final = frozenset({"token", "first_token"})
-_REASON: Final = ("reason", "inference.end.reason", "error.type")
+_RULES: Final = {
+    "invalid_timestamp": "a time is None or a finite number",
+    "invalid_value": "a count is None or a whole number from 0, a choice a whole number from 0",
+    "non_monotonic_time": "time never goes back",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +35,16 @@ class Judged:
     """What the events of a span amount to: the attributes that say so, and what no attribute says."""
 
     attributes: dict[str, Any]
-    breaches: tuple[Breach, ...]
-    gaps: tuple[float, ...]
-    wasted: int
-    report: Report
+    breaches: tuple[Breach, ...] = ()
+    gaps: tuple[float, ...] = ()
+    wasted: int = 0
 
 
 class Replay:
-    """One request's events on their way through the checker; what is illegal becomes a breach, told once a kind."""
+    """One request's events on their way through the checker; ``breaches`` says where each illegal one came.
+
+    Times in nanoseconds.  ``wasted``: tokens that came after the end.
+    """
 
     def __init__(self, shape: str) -> None:
         self.timeline = Timeline(get_shape(shape))
@@ -44,15 +55,28 @@ class Replay:
         self._checker = Checker(self.timeline, self._note)
 
     def apply(self, name: str, time: Any, count: Any = 1, choice: Any = 0) -> None:
-        """Apply an event at a time in nanoseconds."""
+        """Apply an event as far as it can be."""
         if self._arrival is None and isinstance(time, int):
             self._arrival = time
         self._now = time
         if self.timeline.ended and name in _TOKENS:
             self.wasted += count if isinstance(count, int) else 1
-            if self.wasted > 1 and any(breach.kind == "event_after_terminal" for breach in self.breaches):
-                return
         self._checker.apply(name, time, count, choice)
+
+    def close(self) -> str:
+        """Return the status, after the trace has stopped."""
+        state = self.timeline.state
+        if state in TERMINAL_STATES:
+            return state
+        self._now = None
+        allowed = tuple(self.timeline.shape.table[state])
+        self._checker.violate(MissingTerminal("the trace stops", state=state, allowed=allowed))
+        return "incomplete"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Violations by kind."""
+        return {str(kind): number for kind, number in self._checker.counts.items()}
 
     def _note(self, violation: Violation) -> None:
         known = self._arrival is not None and isinstance(self._now, int)
@@ -71,92 +95,59 @@ class Replay:
         state, event = violation.state, violation.event
         if state is None or event is None or state not in self.timeline.shape.table:
             return None
-        if violation.kind in {"invalid_timestamp", "invalid_value"}:
-            return "a time is None or a finite number, a count a whole number from 0"
-        if violation.kind == "non_monotonic_time":
-            return "time never goes back"
-        return str(transition_error(self.timeline.shape, state, event))
+        return _RULES.get(violation.kind) or str(transition_error(self.timeline.shape, state, event))
 
-    def close(self) -> str:
-        """Return the status, after the trace has stopped."""
-        if self.timeline.state in TERMINAL_STATES:
-            return self.timeline.state
-        allowed = tuple(self.timeline.shape.table[self.timeline.state])
-        self._now = None
-        self._checker.violate(
-            MissingTerminal("the trace stops", state=self.timeline.state, event=None, allowed=allowed)
-        )
-        return "incomplete"
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Violations by kind."""
-        return {str(kind): number for kind, number in self._checker.counts.items()}
+def is_foreign(span: Span) -> bool:
+    """Return whether a span without a verdict is a lifecycle span, by the processor's own rule."""
+    return is_lifecycle(_readable(span))
 
 
 def judge(span: Span, shape: str, threshold: float) -> Judged:
-    """Replay the lifecycle events of a span; events that limits dropped make it ``truncated``, never illegal."""
-    replay = Replay(shape)
+    """Replay the lifecycle events of a span; one that lost events is ``truncated``, never illegal.
+
+    ``shape`` is for spans that do not say theirs.
+    """
+    finished, violations = read_foreign(_readable(span, shape))
+    attributes = end_attributes(finished, assess(finished, threshold=threshold))
+    gaps = tuple(gap * _NANO for gap in finished.report["itl"])
+    if finished.truncated:
+        return Judged(attributes=attributes, breaches=(Breach(kind="truncated"),))
+    if not violations:
+        return Judged(attributes=attributes, gaps=gaps)
+    replay = _replayed(span, shape)
+    return Judged(attributes=attributes, breaches=tuple(replay.breaches), gaps=gaps, wasted=replay.wasted)
+
+
+def _replayed(span: Span, shape: str) -> Replay:
+    replay = Replay(str(span.attributes.get(semconv.SHAPE, shape)))
     for event in span.events:
         if event.name in EVENTS:
             default = None if event.name == "output" else 1
-            replay.apply(
-                event.name, event.time_ns, event.attributes.get("count", default), event.attributes.get("choice", 0)
-            )
-    truncated = span.dropped_events > 0
-    usage = span.attributes.get(GEN_AI_USAGE_OUTPUT_TOKENS)
-    return conclude(
-        replay,
-        threshold,
-        truncated=truncated,
-        dropped=span.dropped_events,
-        reason=_reason(span),
-        usage=usage if isinstance(usage, int) else None,
+            given = event.attributes
+            replay.apply(event.name, event.time_ns, given.get("count", default), given.get("choice", 0))
+    replay.close()
+    return replay
+
+
+def _readable(span: Span, shape: str | None = None) -> ReadableSpan:
+    """Return the span as the SDK hands it to a processor."""
+    told = [Event(event.name, dict(event.attributes), event.time_ns) for event in span.events]
+    events = BoundedList.from_seq(max(len(told), 1), told)
+    events.dropped = span.dropped_events
+    attributes = dict(span.attributes)
+    if shape is not None:
+        attributes.setdefault(semconv.SHAPE, shape)
+    return ReadableSpan(
+        name=span.name,
+        resource=_NO_RESOURCE,
+        attributes=attributes,
+        events=events,
+        instrumentation_scope=InstrumentationScope(span.scope),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
     )
 
 
-def conclude(
-    replay: Replay,
-    threshold: float,
-    *,
-    truncated: bool = False,
-    dropped: int = 0,
-    reason: str | None = None,
-    usage: int | None = None,
-) -> Judged:
-    """Judge what was replayed."""
-    status = replay.close()
-    report = build_report(replay.timeline, status, usage=usage)
-    gaps = report["itl"]
-    finished = Finished(
-        report=report,
-        reason=reason,
-        usage={} if usage is None else {"output_tokens": usage},
-        violations={"truncated": 1} if truncated else replay.counts,
-        preemptions=dict(replay.timeline.preemptions),
-        truncated=truncated,
-        longest_gap=max(gaps, default=None),
-        events_dropped=dropped,
-    )
-    return Judged(
-        attributes=end_attributes(finished, assess(finished, threshold=threshold)),
-        breaches=(Breach(kind="truncated"),) if truncated else tuple(replay.breaches),
-        gaps=tuple(gap * _NANO for gap in gaps),
-        wasted=replay.wasted,
-        report=report,
-    )
-
-
-def _reason(span: Span) -> str | None:
-    """Return what an abnormal end is said to come from, on the event or else on the span."""
-    ends: list[SpanEvent] = [event for event in span.events if event.name in {"cancel", "timeout", "fail"}]
-    for attributes in (*(event.attributes for event in ends[-1:]), span.attributes):
-        for key in _REASON:
-            if attributes.get(key) is not None:
-                return str(attributes[key])
-    return None
-
-
-def wire_stage(state: str | None) -> str | None:
-    """Return what a state is called on the wire; itself where it is no stage."""
-    return None if state is None else WIRE_STAGE.get(state, state)
+_NO_RESOURCE: Final = Resource({})
+"""Made once: to make one looks at the environment, and nothing here reads it."""

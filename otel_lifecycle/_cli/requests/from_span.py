@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.foreign import judge
+from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
 from otel_lifecycle._cli.requests.model import DURATIONS, STAGES, Breach, Request
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
@@ -34,17 +34,21 @@ _NANO: Final = 1e-9
 
 def is_request(span: Span) -> bool:
     """Return whether a span is a request: it bears a verdict, or its lifecycle events."""
-    return semconv.OUTCOME in span.attributes or any(event.name == "arrive" for event in span.events)
+    return semconv.OUTCOME in span.attributes or (bool(span.events) and is_foreign(span))
 
 
 def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> Request:
     """Return the request of a span for which :func:`is_request` holds.
 
-    ``shape`` and ``threshold`` are for foreign spans, which say neither.
+    ``shape`` and ``threshold`` are for foreign spans, which need not say either.
     """
     if semconv.OUTCOME in span.attributes:
         return _request(span, span.attributes, _told_breaches(span), ())
-    judged = judge(span, shape, threshold)
+    return request_as_judged(span, judge(span, shape, threshold))
+
+
+def request_as_judged(span: Span, judged: Judged) -> Request:
+    """Return the request that a judgement of a span amounts to."""
     made = _request(span, {**span.attributes, **judged.attributes}, judged.breaches, judged.gaps)
     return replace(made, wasted=judged.wasted) if judged.wasted else made
 

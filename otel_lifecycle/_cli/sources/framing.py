@@ -30,6 +30,7 @@ MAX_MESSAGE: Final = 256 * 2**20
 
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
+BOM: Final = b"\xef\xbb\xbf"
 BROKEN: Final = (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile)
 """What a compressed file raises where it was cut short or damaged."""
 
@@ -72,7 +73,7 @@ def messages(stream: Stream) -> Iterator[Message]:
 
 
 def _is_text(head: bytes) -> bool:
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
 def _counted(head: bytes) -> bool:
@@ -92,7 +93,8 @@ def _bare(head: bytes) -> bool:
 
 def _documents(stream: Stream) -> Iterator[bytes]:
     """Yield a JSON document a line, or the one document that all lines are."""
-    first = stream.readline(MAX_MESSAGE)
+    # Other programs than exporters begin a text with a byte order mark.
+    first = stream.readline(MAX_MESSAGE).removeprefix(BOM)
     stripped = first.strip()
     if len(stripped) < 2 or stripped.endswith((b"{", b"[", b",")):
         rest = stream.read(MAX_MESSAGE)

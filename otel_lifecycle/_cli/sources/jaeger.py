@@ -16,7 +16,7 @@ import orjson
 
 from otel_lifecycle._cli.problems import NoAnswer
 from otel_lifecycle._cli.sources.intake import Intake
-from otel_lifecycle._cli.sources.otlp_json import MALFORMED, identifier
+from otel_lifecycle._cli.sources.otlp_json import MALFORMED, identifier, instant
 from otel_lifecycle._cli.sources.spans import Span, SpanEvent
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS
@@ -61,7 +61,7 @@ def _take(raw: Raw, processes: Raw, intake: Intake) -> None:
     except MALFORMED:
         intake.trouble("broken_span")
         return
-    marked = MARKS & span.attributes.keys() or any(event.name == ARRIVE for event in span.events)
+    marked = MARKS & span.attributes.keys() or any(event.name == ARRIVE or span.dropped_events for event in span.events)
     if intake.everything or marked:
         intake.items.append(span)
     elif STAGE not in span.attributes:
@@ -70,16 +70,16 @@ def _take(raw: Raw, processes: Raw, intake: Intake) -> None:
 
 def _span(raw: Raw, processes: Raw) -> Span:
     process = processes.get(str(raw.get("processID"))) or {}
-    start = int(raw["startTime"]) * 1000
+    start = instant(int(raw["startTime"]) * 1000)
     parents = [item for item in raw.get("references") or () if item.get("refType") == "CHILD_OF"]
     tags = _tags(raw.get("tags") or ())
     return Span(
         trace_id=identifier(str(raw["traceID"]).zfill(32), 16),
         span_id=identifier(str(raw["spanID"]).zfill(16), 8),
         parent_id=identifier(str(parents[0]["spanID"]).zfill(16), 8) if parents else "",
-        name=raw.get("operationName") or "",
+        name=str(raw.get("operationName") or ""),
         start_ns=start,
-        end_ns=start + int(raw["duration"]) * 1000,
+        end_ns=instant(start + int(raw["duration"]) * 1000),
         attributes=tags,
         resource={"service.name": process.get("serviceName"), **_tags(process.get("tags") or ())},
         events=tuple(_log(log) for log in raw.get("logs") or ()),
@@ -91,7 +91,7 @@ def _span(raw: Raw, processes: Raw) -> Span:
 def _log(raw: Raw) -> SpanEvent:
     fields = _tags(raw.get("fields") or ())
     name = fields.pop("event", "")
-    return SpanEvent(name=str(name), time_ns=int(raw["timestamp"]) * 1000, attributes=fields)
+    return SpanEvent(name=str(name), time_ns=instant(int(raw["timestamp"]) * 1000), attributes=fields)
 
 
 def _tags(items: Iterable[Raw]) -> dict[str, Any]:

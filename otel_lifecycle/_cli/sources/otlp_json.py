@@ -17,8 +17,11 @@ from otel_lifecycle.semconv import STAGE
 
 Raw = Mapping[str, Any]
 
-MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, IndexError)
+MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
 """What a span of the wrong make raises while it is taken apart."""
+
+LATEST: Final = 2**63
+"""Epoch nanoseconds that no signed 64-bit integer holds: the year 2262."""
 
 
 def is_otlp(document: object) -> bool:
@@ -32,7 +35,7 @@ def decode(document: Raw, intake: Intake) -> None:
     for batch in _list(document, "resourceSpans"):
         resource = _resource(batch)
         for scope in _list(batch, "scopeSpans"):
-            name = (scope.get("scope") or {}).get("name") or ""
+            name = _scope_name(scope)
             for raw in _list(scope, "spans"):
                 _span(raw, resource, name, intake)
     for batch in _list(document, "resourceMetrics"):
@@ -46,6 +49,13 @@ def decode(document: Raw, intake: Intake) -> None:
 def _list(raw: object, key: str) -> list[Any]:
     found = raw.get(key) if isinstance(raw, dict) else None
     return found if isinstance(found, list) else []
+
+
+def _scope_name(scope: Raw) -> str:
+    try:
+        return str(scope["scope"]["name"])
+    except MALFORMED:
+        return ""
 
 
 def _resource(batch: Raw) -> Attributes:
@@ -68,7 +78,8 @@ def _span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
 
 def _wanted(raw: Raw) -> bool:
     for event in raw.get("events") or ():
-        if event.get("name") == ARRIVE:
+        # A span that lost its oldest events has lost its arrival first.
+        if event.get("name") == ARRIVE or raw.get("droppedEventsCount"):
             return True
     return any(item["key"] in MARKS for item in raw.get("attributes") or ())
 
@@ -79,15 +90,15 @@ def span(raw: Raw, resource: Attributes, scope: str = "") -> Span:
         trace_id=identifier(raw["traceId"], 16),
         span_id=identifier(raw["spanId"], 8),
         parent_id=identifier(raw["parentSpanId"], 8) if raw.get("parentSpanId") else "",
-        name=raw.get("name") or "",
-        start_ns=int(raw["startTimeUnixNano"]),
-        end_ns=int(raw["endTimeUnixNano"]),
+        name=str(raw.get("name") or ""),
+        start_ns=instant(raw["startTimeUnixNano"]),
+        end_ns=instant(raw["endTimeUnixNano"]),
         attributes=attributes(raw.get("attributes") or ()),
         resource=resource,
         events=tuple(
             SpanEvent(
-                name=event.get("name") or "",
-                time_ns=int(event["timeUnixNano"]),
+                name=str(event.get("name") or ""),
+                time_ns=instant(event["timeUnixNano"]),
                 attributes=attributes(event.get("attributes") or ()),
             )
             for event in raw.get("events") or ()
@@ -96,6 +107,14 @@ def span(raw: Raw, resource: Attributes, scope: str = "") -> Span:
         dropped_attributes=int(raw.get("droppedAttributesCount") or 0),
         scope=scope,
     )
+
+
+def instant(raw: Any) -> int:
+    """Return epoch nanoseconds; ValueError for what no 64-bit clock gives."""
+    found = int(raw)
+    if not 0 <= found < LATEST:
+        raise ValueError(f"{raw!r:.80} is no time")
+    return found
 
 
 def identifier(text: str, size: int) -> str:
@@ -112,7 +131,7 @@ def identifier(text: str, size: int) -> str:
 
 def attributes(items: Iterable[Raw]) -> dict[str, Any]:
     """Return key-value pairs as a dict; a value of an unknown kind is None."""
-    return {item["key"]: value(item.get("value")) for item in items}
+    return {str(item["key"]): value(item.get("value")) for item in items}
 
 
 def value(raw: Any) -> Any:
@@ -169,7 +188,7 @@ def _point(name: str, raw: Raw, resource: Attributes, cumulative: bool) -> Metri
         name=name,
         series=series(own, resource),
         attributes=own,
-        time_ns=int(raw.get("timeUnixNano") or 0),
+        time_ns=instant(raw.get("timeUnixNano") or 0),
         value=None if number is None else float(number),
         count=int(raw["count"]) if "count" in raw else None,
         total=float(raw["sum"]) if "sum" in raw else None,

@@ -17,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_lifecycle._cli.sources.intake import Intake
+from otel_lifecycle._cli.sources.otlp_json import LATEST
 from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, series
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
 from otel_lifecycle.semconv import STAGE
@@ -73,11 +74,15 @@ def _traces(traces: TracesData, intake: Intake) -> None:
 
 
 def _wanted(raw: ProtoSpan) -> bool:
-    return any(event.name == ARRIVE for event in raw.events) or any(item.key in MARKS for item in raw.attributes)
+    # A span that lost its oldest events has lost its arrival first.
+    lifecycle = any(event.name == ARRIVE or raw.dropped_events_count for event in raw.events)
+    return lifecycle or any(item.key in MARKS for item in raw.attributes)
 
 
 def _take(raw: ProtoSpan, resource: Attributes, scope: str, intake: Intake) -> None:
-    if (len(raw.trace_id), len(raw.span_id)) != ID_BYTES or not any(raw.trace_id) or not any(raw.span_id):
+    times = (raw.start_time_unix_nano, raw.end_time_unix_nano, *(event.time_unix_nano for event in raw.events))
+    ids = (len(raw.trace_id), len(raw.span_id)) == ID_BYTES and any(raw.trace_id) and any(raw.span_id)
+    if not ids or max(times) >= LATEST:
         intake.trouble("broken_span")
         return
     events = tuple(

@@ -80,7 +80,7 @@ class Reader:
         except OSError as error:
             raise Unusable(f"{name}: {error.strerror or error}") from error
         with raw:
-            buffered: Stream = io.BufferedReader(_Counted(raw, self._progress), CHUNK)
+            buffered: Stream = io.BufferedReader(Counted(raw, self._progress), CHUNK)
             if not buffered.peek(1):
                 self.tally.add("empty_file", name)
                 return
@@ -178,7 +178,7 @@ def total_bytes(sources: Iterable[str]) -> int | None:
     return total
 
 
-class _Counted(io.RawIOBase):
+class Counted(io.RawIOBase):
     """Bytes of a file as they pass, told to a progress bar."""
 
     def __init__(self, raw: IO[bytes], progress: Callable[[int], None] | None) -> None:

@@ -1,0 +1,85 @@
+"""Every illegal transition of a request: where it came, and the rule it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.evidence.document import instant
+from otel_lifecycle._cli.requests.model import Breach, Request
+from otel_lifecycle._core.lifecycle import SHAPES, transition_error
+
+RULES: Final = {
+    "non_monotonic_time": "time never goes back",
+    "event_after_terminal": "nothing comes after the end",
+    "duplicate_terminal": "a request ends once",
+    "missing_terminal": "every request ends: in complete, cancel, timeout or fail",
+    "terminated_before_arrival": "a request arrives before it ends",
+    "invalid_timestamp": "a time is None or a finite number",
+    "invalid_value": "a count is a whole number from 0",
+    "foreign_clock": "one clock a request: these times cannot be of this machine's",
+    "illegal_transition": "only the events of the table for that state",
+}
+"""Violation -> the rule it breaks, where no row of the table says more."""
+
+COLUMNS: Final = ("request", "trace_id", "span_id", "kind", "state", "event", "at", "offset", "rule", "count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One violation; ``offset`` of the first, in seconds after arrival; ``count``: how many alike."""
+
+    request: str | None
+    trace_id: str
+    span_id: str
+    kind: str
+    state: str | None
+    event: str | None
+    at: str | None
+    offset: float | None
+    rule: str
+    count: int = 1
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+
+def findings(request: Request) -> Iterator[Finding]:
+    """Yield the violations of a request, those alike as one; ``truncated`` is none, it says nothing can be judged."""
+    alike: dict[tuple[str, str | None, str | None], list[Breach]] = {}
+    for breach in request.breaches:
+        if breach.kind != "truncated":
+            alike.setdefault((breach.kind, breach.state, breach.event), []).append(breach)
+    for breaches in alike.values():
+        first = breaches[0]
+        yield _finding(request, Breach(kind="(not told)") if first.kind == semconv.OTHER else first, len(breaches))
+
+
+def _finding(request: Request, breach: Breach, count: int) -> Finding:
+    offset = breach.offset
+    named = request.attributes.get(semconv.REQUEST_ID)
+    return Finding(
+        request=None if named is None else str(named),
+        trace_id=request.trace_id,
+        span_id=request.span_id,
+        kind=breach.kind,
+        state=breach.state,
+        event=breach.event,
+        at=None if offset is None else instant(request.start_ns * 1e-9 + offset),
+        offset=offset,
+        rule=breach.rule or _rule(breach),
+        count=count,
+    )
+
+
+def _rule(breach: Breach) -> str:
+    """Return what was legal there, where the table has the state, or else the rule in words."""
+    if breach.kind in {"illegal_transition", "event_after_terminal", "duplicate_terminal"}:
+        state, event = breach.state or "", breach.event or ""
+        for shape in SHAPES.values():
+            if event not in shape.table.get(state, {event: ""}):
+                return str(transition_error(shape, state, event))
+    return RULES.get(breach.kind, "the span counts it, and its event was dropped")

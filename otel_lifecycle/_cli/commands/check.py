@@ -1,0 +1,106 @@
+"""``otel-lifecycle check``."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from otel_lifecycle._cli.breaches import COLUMNS, Finding, findings
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.progress import reading
+from otel_lifecycle._cli.evidence.workload import note_troubles
+from otel_lifecycle._cli.problems import FOUND, OK
+from otel_lifecycle._cli.render.machine import to_json_line
+from otel_lifecycle._cli.render.tables import trouble
+from otel_lifecycle._cli.render.terminal import console, show_tables
+from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.sources.reader import Reader
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.text import plural, seconds, text
+
+
+@click.command(
+    help="Every illegal transition: which request, which trace, where, and the rule it broke.\n\n"
+    "Exit code 1 if there is any.\n\n" + options.SOURCES
+)
+@options.sources_argument
+@options.shape_option
+@click.option("--json", "form", flag_value="json", help="Print one JSON object a line.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option("--limit", default=0, help="Stop printing after so many; 0 prints all. They are counted all the same.")
+def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) -> int:
+    """Check every request."""
+    tally, counts = Tally(), Counter[str]()
+    with reading(sources, "checking") as advance:
+        found = _checked(Reader(sources, tally, progress=advance), shape, tally, counts)
+        _print(found, form, limit)
+    if form is None:
+        _conclude(tally, counts)
+    if counts["violations"]:
+        return FOUND
+    return OK
+
+
+def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> Iterator[Finding]:
+    for item in reader:
+        if not isinstance(item, Span) or not is_request(item):
+            continue
+        note_troubles(item, tally)
+        request = request_of(item, shape)
+        counts["requests"] += 1
+        counts["truncated"] += any(breach.kind == "truncated" for breach in request.breaches)
+        told = list(findings(request))
+        counts["illegal"] += bool(told)
+        counts["violations"] += sum(one.count for one in told)
+        yield from told
+
+
+def _print(found: Iterator[Finding], form: str | None, limit: int) -> None:
+    """Print the findings as they come: there may be more of them than fit into memory."""
+    out, writer = console(), csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    if form == "csv":
+        writer.writeheader()
+    for number, finding in enumerate(found, 1):
+        if limit and number > limit:
+            continue
+        if form == "json":
+            click.echo(to_json_line(finding.plain()))
+        elif form == "csv":
+            writer.writerow(finding.plain())
+        else:
+            out.print(_line(finding), markup=False, soft_wrap=True)
+
+
+def _line(finding: Finding) -> str:
+    where = f"{text(finding.event)} in {text(finding.state)}"
+    if finding.offset is not None:
+        where += f", {seconds(finding.offset)} after arrival" if finding.offset >= 0 else ", before arrival"
+    count = f" ({finding.count} of them)" if finding.count > 1 else ""
+    return (
+        f"{finding.kind}{count}: {where}\n"
+        f"    request {text(finding.request)}  trace {finding.trace_id}  span {finding.span_id}\n"
+        f"    rule: {finding.rule}"
+    )
+
+
+def _conclude(tally: Tally, counts: Counter[str]) -> None:
+    out = console()
+    requests = plural(counts["requests"], "request")
+    told = f"{plural(counts['violations'], 'violation')} in {counts['illegal']:,} of {requests}"
+    out.print(f"[bold]{told if counts['violations'] else f'all legal: {requests}'}[/bold]")
+    if counts["truncated"]:
+        out.print(f"{plural(counts['truncated'], 'request')} cannot be judged: limits dropped events of theirs")
+    report = {
+        "read": tally.read,
+        "trouble": [
+            {"count": number, "meaning": meaning, "places": places} for _, number, meaning, places in tally.lines()
+        ],
+    }
+    found = trouble(report)
+    if found.rows:
+        show_tables(out, [found])

@@ -1,0 +1,102 @@
+"""``otel-lifecycle replay``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.progress import reading
+from otel_lifecycle._cli.commands.report import show, write_page
+from otel_lifecycle._cli.diagnosis import diagnose
+from otel_lifecycle._cli.events.log import read_logs
+from otel_lifecycle._cli.events.otlp import write_otlp
+from otel_lifecycle._cli.events.replayed import NANOSECONDS, Replayed, replayed
+from otel_lifecycle._cli.evidence.document import report_of
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.workload import Settings, Workload
+from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.render.machine import to_json_line
+from otel_lifecycle._cli.sources.tally import Tally
+
+EVENTS = (
+    "EVENTS is a file (or '-') of JSON Lines or CSV, gzip or zstd too, with an event a line: 'event' (arrive, admit, "
+    "input_ready, first_token, token, complete, ...), 'timestamp' (a number, an ISO time, or nothing: unknown), "
+    "'request_id', and for tokens 'count' and 'choice'. Further columns become attributes."
+)
+
+
+@click.command(help=f"Raw event logs through the state machine, into reports, metrics and OTLP.\n\n{EVENTS}")
+@click.argument("events", metavar="EVENTS...", nargs=-1, required=True)
+@click.option(
+    "--requests", "lines", is_flag=True, help="Print report, metrics and outcome of each request, a JSON line."
+)
+@click.option("--otlp", metavar="FILE", help="Write the spans as OTLP JSON, too ('-' for standard output).")
+@click.option("--unit", type=click.Choice(list(NANOSECONDS)), default="s", show_default=True, help="Of the timestamps.")
+@click.option("--start", metavar="TIME", help="The instant of time 0, where times are no epoch. Default: now.")
+@click.option("--service", default="replay", show_default=True, help="service.name of the spans.")
+@click.option("--strict", is_flag=True, help="Exit 1 if anything was illegal.")
+@options.shape_option
+@options.slo_option
+@options.output_options
+@click.option("--limit", default=10, show_default=True, help="Abnormal requests shown one by one.")
+def replay(
+    events: tuple[str, ...],
+    lines: bool,
+    otlp: str | None,
+    unit: str,
+    start: str | None,
+    service: str,
+    strict: bool,
+    shape: str,
+    slo: str | None,
+    form: str | None,
+    html: str | None,
+    limit: int,
+) -> int:
+    """Replay event logs."""
+    tally = Tally()
+    offset = options.time_of(start) if start is not None else time.time_ns() // 10**9 * 10**9
+    settings = Settings(slo=options.slo_of(slo), shape=shape)
+    workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
+    with ExitStack() as stack:
+        advance = stack.enter_context(reading(events, "replaying"))
+        logs = read_logs(events, tally, advance)
+        found: Iterator[Replayed] = (replayed(log, shape, unit, offset) for log in logs)
+        if otlp is not None:
+            out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))
+            found = write_otlp(found, out, service)
+        for one in found:
+            workload.add(one.request)
+            if lines:
+                click.echo(to_json_line(one.plain()))
+    workload.conclude()
+    _show(workload, events, form, html, limit, silent=lines or otlp == "-")
+    if strict and workload.main.breaches.total():
+        return FOUND
+    return OK
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        return Path(path).open("wb")
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror or error}") from error
+
+
+def _show(
+    workload: Workload, events: tuple[str, ...], form: str | None, html: str | None, limit: int, *, silent: bool
+) -> None:
+    document = report_of(workload, events)
+    diagnosis = diagnose(workload, document)
+    if html is not None:
+        from otel_lifecycle._cli.render.pages import report_page
+
+        write_page(html, report_page(workload, document, diagnosis, limit))
+    show(document, diagnosis, form, limit, quiet=silent or html is not None)

@@ -1,0 +1,52 @@
+"""``otel-lifecycle view``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.progress import reading
+from otel_lifecycle._cli.commands.report import write_page
+from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.render.machine import to_json
+from otel_lifecycle._cli.render.terminal import console
+from otel_lifecycle._cli.sources.jaeger import is_url
+from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.trace.anatomy import anatomy
+from otel_lifecycle._cli.trace.find import Found, find, only_request
+
+
+@click.command(
+    help="One request: waterfall of its stages, token timeline, stalls, attribution.\n\nTRACE is a trace id or its "
+    "beginning, a span id or a request id, and is looked for in SOURCE; or a file that holds one request.\n\n"
+    + options.SOURCES
+)
+@click.argument("trace")
+@click.argument("sources", metavar="[SOURCE]...", nargs=-1)
+@click.option("--html", metavar="FILE", help="Write one self-contained page instead.")
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
+@options.shape_option
+def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | None, shape: str) -> None:
+    """Show a request."""
+    found = anatomy(_found(trace, sources, shape))
+    # matplotlib takes half a second to import, and is part of the drawing of a page.
+    from otel_lifecycle._cli.render import trace as rendering
+
+    if html is not None:
+        write_page(html, rendering.page(found))
+    if form == "json":
+        click.echo(to_json(rendering.plain(found)))
+    elif html is None:
+        rendering.show(console(), found)
+
+
+def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
+    tally = Tally()
+    if not sources:
+        if not (Path(trace).exists() or is_url(trace) or trace == "-"):
+            raise Unusable(f"{trace} is no file; to look for a trace of that name, say where: view {trace} SOURCE")
+        return only_request((trace,), shape, tally)
+    with reading(sources, "looking") as advance:
+        return find(trace, sources, shape, tally, advance)

@@ -1,0 +1,156 @@
+"""One request of a log through the state machine: its report, metrics, outcome, and its span."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.events.log import Log
+from otel_lifecycle._cli.evidence.timeline import EARLIEST
+from otel_lifecycle._cli.evidence.workload import SHORT
+from otel_lifecycle._cli.requests.foreign import Judged, Replay
+from otel_lifecycle._cli.requests.from_span import request_as_judged
+from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.sources.spans import Span, SpanEvent
+from otel_lifecycle._core.attributes import end_attributes
+from otel_lifecycle._core.metrics import compute_request_metrics
+from otel_lifecycle._core.outcome import classify_request_outcome
+from otel_lifecycle._core.report import Report, build_report
+from otel_lifecycle._core.verdict import Finished, assess
+from otel_lifecycle.errors import InvalidValue
+
+NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Unit of the log's times -> nanoseconds."""
+
+_USAGE: Final = {
+    "input_tokens": semconv.GEN_AI_USAGE_INPUT_TOKENS,
+    "output_tokens": semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+    "cached_tokens": semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of a request: ``report``, ``metrics`` and ``outcome`` in the log's unit, and the same as a request."""
+
+    log: Log
+    report: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+    span: Span
+    request: Request
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        violations = [
+            {"kind": one.kind, "state": one.state, "event": one.event, "rule": one.rule}
+            for one in self.request.breaches
+        ]
+        return {
+            "request": self.log.request,
+            "report": self.report,
+            "metrics": self.metrics,
+            "outcome": self.outcome,
+            "legal": not violations,
+            "violations": violations,
+        }
+
+
+def replayed(log: Log, shape: str, unit: str, offset_ns: int) -> Replayed:
+    """Replay a request; ``offset_ns`` is added to times that are no epoch, where spans need one."""
+    report = _report(log, shape, lambda time: time)[0]
+    metrics = compute_request_metrics(report)
+    in_ns, replay = _report(log, shape, lambda time: None if time is None else _epoch_ns(time, unit, offset_ns))
+    span = _span(log, unit, offset_ns)
+    finished = _finished(log, in_ns, replay)
+    judged = Judged(
+        attributes=end_attributes(finished, assess(finished)),
+        breaches=tuple(replay.breaches),
+        gaps=tuple(gap * 1e-9 for gap in in_ns["itl"]),
+        wasted=replay.wasted,
+    )
+    return Replayed(
+        log=log,
+        report=report,
+        metrics=metrics,
+        outcome=_outcome(report, metrics),
+        span=span,
+        request=request_as_judged(span, judged),
+    )
+
+
+def _report(log: Log, shape: str, convert: Callable[[Any], Any]) -> tuple[Report, Replay]:
+    """Replay the events at their converted times."""
+    replay = Replay(shape)
+    for event in log.events:
+        default = None if event["event"] == "output" else 1
+        time = event["timestamp"]
+        replay.apply(event["event"], convert(time), event.get("count", default), event.get("choice", 0))
+    return build_report(replay.timeline, replay.close(), usage=_usage(log).get("output_tokens")), replay
+
+
+def _usage(log: Log) -> dict[str, int]:
+    """Return the token counts that the lines gave beside the events."""
+    found = {}
+    for name, key in _USAGE.items():
+        given = log.attributes.get(key, log.attributes.get(name))
+        if given is not None and str(given).isdigit():
+            found[name] = int(given)
+    return found
+
+
+def _finished(log: Log, report: Report, replay: Replay) -> Finished:
+    status, reason = report["status"], log.attributes.get("reason", log.attributes.get(semconv.END_REASON))
+    told = None if reason is None else str(reason) if str(reason) in semconv.REASONS else semconv.OTHER
+    return Finished(
+        report=report,
+        reason=told,
+        error_type="timeout" if status == "timed_out" else (told or semconv.OTHER) if status == "failed" else None,
+        usage=_usage(log),
+        violations=replay.counts,
+        preemptions=dict(replay.timeline.preemptions),
+    )
+
+
+def _outcome(report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return classify_request_outcome(report, metrics)
+    except InvalidValue:  # Every boundary at one instant: there is nothing to share out.
+        return {"outcome": report["status"], "stage": None, "dominant_share": None}
+
+
+def _span(log: Log, unit: str, offset_ns: int) -> Span:
+    events = [
+        SpanEvent(
+            name=event["event"],
+            time_ns=_epoch_ns(event["timestamp"], unit, offset_ns),
+            attributes={key: event[key] for key in ("count", "choice") if event.get(key) is not None},
+        )
+        for event in log.events
+        # What happened at an unknown time has no place on a span.
+        if event["timestamp"] is not None
+    ]
+    times = [event.time_ns for event in events] or [offset_ns]
+    identity = hashlib.sha256(f"{log.request}/{times[0]}".encode()).hexdigest()
+    named = {} if log.request is None else {semconv.REQUEST_ID: log.request}
+    return Span(
+        trace_id=identity[:32],
+        span_id=identity[32:48],
+        parent_id="",
+        name=str(log.attributes.get(semconv.GEN_AI_OPERATION_NAME, "chat")),
+        start_ns=min(times),
+        end_ns=max(times),
+        attributes={**named, **{SHORT.get(key, key): value for key, value in log.attributes.items()}},
+        resource={},
+        events=tuple(events),
+    )
+
+
+def _epoch_ns(time: Any, unit: str, offset_ns: int) -> int:
+    scale = NANOSECONDS[unit]
+    # An integer stays one: epoch nanoseconds do not fit a float.
+    found = time * scale if isinstance(time, int) else round(time * scale)
+    return found if found > EARLIEST * 10**9 else found + offset_ns

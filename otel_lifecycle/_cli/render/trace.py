@@ -1,0 +1,251 @@
+"""One request as a page, and on a terminal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from otel_lifecycle._cli.breaches import findings
+from otel_lifecycle._cli.evidence.document import instant
+from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
+from otel_lifecycle._cli.render.pages import Page, Section, render
+from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.terminal import show_tables
+from otel_lifecycle._cli.render.theme import colour
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.text import number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.trace.anatomy import Anatomy
+
+WIDTH: Final = 64
+"""Characters of the waterfall on a terminal."""
+STYLES: Final = {
+    "queue": "yellow",
+    "preprocessing": "magenta",
+    "prefill": "blue",
+    "decode": "green",
+    "preempted": "red",
+    "muted": "bold",
+    "other": "dim",
+}
+NO_TOKENS: Final = (
+    "The span sums its tokens up. Their single times are there with LifecycleSpanProcessor(token_times=True), "
+    "or where the span has an event for each."
+)
+
+
+def plain(found: Anatomy) -> dict[str, Any]:
+    """Return the request as plain data."""
+    request = found.request
+    return {
+        "trace_id": request.trace_id,
+        "span_id": request.span_id,
+        "name": request.name,
+        "arrival": instant(request.start_ns * 1e-9),
+        "outcome": request.outcome,
+        "failure_stage": request.failure_stage,
+        "reason": request.reason,
+        "bottleneck": request.bottleneck,
+        "dominant_share": request.dominant_share,
+        "shares": request.shares,
+        "seconds": request.seconds,
+        "itl": request.itl,
+        "input_tokens": request.input_tokens,
+        "output_tokens": request.output_tokens,
+        "legal": request.legal,
+        "violations": [one.plain() for one in findings(request)],
+        "waterfall": [{"name": bar.name, "start": bar.start, "end": bar.end, "depth": bar.depth} for bar in found.bars],
+        "tokens": found.tokens,
+        "stalls": [{"after_token": one.token, "start": one.start, "length": one.length} for one in found.stalls],
+        "attributes": dict(request.attributes),
+    }
+
+
+def show(out: Console, found: Anatomy) -> None:
+    """Print a request."""
+    request = found.request
+    out.print(f"[bold]{request.name}[/bold]  {request.outcome}  trace {request.trace_id}", highlight=False)
+    out.print(f"arrived {instant(request.start_ns * 1e-9)}\n", style="dim")
+    total = max((bar.end for bar in found.bars), default=0.0) or 1.0
+    first = min((bar.start for bar in found.bars), default=0.0)
+    for bar in found.bars:
+        scale = WIDTH / (total - first)
+        left, right = round((bar.start - first) * scale), round((bar.end - first) * scale)
+        line = Text(f"{'  ' * bar.depth + shorten(bar.name, 24):<26} ")
+        line.append(" " * left)
+        line.append("█" * (right - left) or "▏", style=STYLES[bar.colour])
+        line.append(" " * (WIDTH - max(right, left + 1)))
+        line.append(f" {seconds(bar.end - bar.start):>9}", style="dim")
+        out.print(line, soft_wrap=True)
+    show_tables(out, [table for table in (attribution(request), stalls(found), violations(request)) if table.rows])
+    out.print(f"\n{_tokens_line(found)}", style="dim")
+
+
+def _tokens_line(found: Anatomy) -> str:
+    return f"{plural(len(found.tokens), 'token')} with a time" if found.tokens else NO_TOKENS
+
+
+def attribution(request: Request) -> Table:
+    """Where its time went."""
+    rows = [
+        (stage, seconds(request.seconds.get(STAGE_METRIC[stage])), share(request.shares.get(stage))) for stage in STAGES
+    ]
+    known = [row for row in rows if row[1] != "-"]
+    verdict = f"bottleneck: {request.bottleneck}" if request.bottleneck else "no bottleneck named: "
+    if not request.bottleneck:
+        verdict += "a boundary is unknown" if request.outcome == "completed" else f"it was {request.outcome}"
+    return Table(title="Attribution", columns=("stage", "time", "share"), rows=tuple(known), note=verdict)
+
+
+def stalls(found: Anatomy) -> Table:
+    """Gaps that stand out."""
+    rows = [(number(one.token), seconds(one.start), seconds(one.length)) for one in found.stalls]
+    return Table(title="Stalls", columns=("after token", "at", "gap"), rows=tuple(rows), left=0)
+
+
+def violations(request: Request) -> Table:
+    """What was illegal."""
+    rows = [(one.kind, text(one.event), text(one.state), one.rule) for one in findings(request)]
+    return Table(title="Violations", columns=("kind", "event", "state", "rule"), rows=tuple(rows), left=4)
+
+
+def attributes(request: Request) -> Table:
+    """Everything the span says."""
+    rows = [
+        (key, shorten(f"{len(value)} bytes" if isinstance(value, bytes) else str(value), 100))
+        for key, value in sorted(request.attributes.items())
+    ]
+    return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2)
+
+
+def page(found: Anatomy) -> str:
+    """Return the page of a request."""
+    request = found.request
+    drawn = [timeline(found), gaps(found)] if len(found.tokens) > 1 else []
+    token_tables = [stalls(found)] if found.stalls else []
+    sections = [
+        Section(title="Waterfall", plots=[waterfall(found)], legend=_legend(found)),
+        Section(title="Attribution", plots=[shares(request)] if request.shares else [], tables=[attribution(request)]),
+        Section(title="Tokens", plots=drawn, tables=[*token_tables, latencies(request)]),
+        *([Section(title="Violations", tables=[violations(request)])] if violations(request).rows else []),
+        Section(title="Attributes", tables=[attributes(request)]),
+    ]
+    return render(
+        Page(
+            title=f"{request.name}: {request.outcome}",
+            subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns * 1e-9)}",
+            tiles=_tiles(request),
+            warnings=_warnings(found),
+            sections=sections,
+        )
+    )
+
+
+def _legend(found: Anatomy) -> list[str]:
+    used = {bar.colour for bar in found.bars}
+    return [name for name in (*STAGES, "preempted", "other") if name in used]
+
+
+def _tiles(request: Request) -> list[tuple[str, str]]:
+    found = [
+        (name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+    ]
+    found += [("tokens in", number(request.input_tokens)), ("tokens out", number(request.output_tokens))]
+    if request.bottleneck is not None:
+        found.append((f"bottleneck, {share(request.dominant_share)} of its time", request.bottleneck))
+    elif request.failure_stage is not None:
+        found.append((f"ended in, {text(request.reason)}", request.failure_stage))
+    return found
+
+
+def _warnings(found: Anatomy) -> list[str]:
+    told = []
+    if found.request.legal is False:
+        told.append("This request made an illegal transition; what it says of times may be incomplete.")
+    if found.skewed:
+        told.append(f"{plural(found.skewed, 'span')} lie outside the request: the clocks of two hosts disagree.")
+    if found.found.others:
+        told.append(f"{plural(found.found.others, 'more request')} in this trace; name one by its span id.")
+    if not found.tokens:
+        told.append(NO_TOKENS)
+    return told
+
+
+def latencies(request: Request) -> Table:
+    """Gaps between its tokens, as its own process summed them up."""
+    names = (("p50", "median gap"), ("p95", "p95 gap"), ("p99", "p99 gap"), ("max", "longest gap"))
+    rows = [(name, seconds(request.itl[key])) for key, name in names if key in request.itl]
+    for key, name in (("tpot", "TPOT"), ("token_span", "first to last token")):
+        if key in request.seconds:
+            rows.append((name, seconds(request.seconds[key])))
+    return Table(title="", columns=("latency", "time"), rows=tuple(rows))
+
+
+def waterfall(found: Anatomy) -> str:
+    """The spans of the trace, each a bar."""
+    with drawing(9, 0.6 + 0.26 * len(found.bars), label="waterfall of the request") as made:
+        axes = made.axes[0]
+        total = max(bar.end for bar in found.bars) - min(bar.start for bar in found.bars)
+        for row, bar in enumerate(found.bars):
+            # A bar too short to be seen is drawn as a hairline.
+            length = max(bar.end - bar.start, total * 0.002)
+            axes.barh(row, length, left=bar.start, color=colour(bar.colour), height=0.62)
+            axes.text(bar.start + length, row, f"{SPACE}{seconds(bar.end - bar.start)}", va="center", fontsize=8)
+        for stall in found.stalls:
+            axes.axvspan(stall.start, stall.start + stall.length, color=colour("preempted"), alpha=0.13, linewidth=0)
+        labels = [f"{SPACE * 3 * bar.depth}{shorten(bar.name, 34)}" for bar in found.bars]
+        axes.set_yticks(range(len(found.bars)), labels, ha="left")
+        axes.tick_params(axis="y", length=0, pad=110)
+        axes.set_ylim(len(found.bars) - 0.4, -0.6)
+        axes.margins(x=0.09)
+        axes.xaxis.set_major_formatter(in_seconds())
+        axes.set_xlabel("since arrival; a red band is a stall" if found.stalls else "since arrival")
+        axes.spines["left"].set_visible(False)
+    return made.svg
+
+
+def shares(request: Request) -> str:
+    """One bar: each stage's share."""
+    with drawing(9, 0.75, label="share of each stage") as made:
+        axes, at = made.axes[0], 0.0
+        for stage, part in request.shares.items():
+            axes.barh(0, part, left=at, color=colour(stage), height=0.5)
+            if part > 0.06:
+                axes.text(at, 0.55, f"{stage} {share(part)}", fontsize=8.5, va="center")
+            at += part
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0.8, -0.3)
+        axes.axis("off")
+    return made.svg
+
+
+def timeline(found: Anatomy) -> str:
+    """Tokens out, over time: a flat part is a stall."""
+    with drawing(4.2, 2.4, label="tokens put out over time") as made:
+        axes = made.axes[0]
+        axes.step(found.tokens, range(1, len(found.tokens) + 1), where="post", color=colour("decode"), linewidth=1.6)
+        for stall in found.stalls:
+            axes.axvspan(stall.start, stall.start + stall.length, color=colour("preempted"), alpha=0.13, linewidth=0)
+        axes.set_title(f"Tokens out  ({plural(len(found.tokens), 'token')})", loc="left", fontsize=9.5)
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_formatter(in_seconds())
+        axes.set_xlabel("since arrival")
+    return made.svg
+
+
+def gaps(found: Anatomy) -> str:
+    """The gap before each token; what is red is a stall."""
+    values = [later - earlier for earlier, later in pairwise(found.tokens)]
+    stalled = {one.token for one in found.stalls}
+    with drawing(4.2, 2.4, label="gap before each token") as made:
+        axes = made.axes[0]
+        for shade, chosen in (("accent", False), ("preempted", True)):
+            at = [index + 2 for index in range(len(values)) if (index + 1 in stalled) == chosen]
+            axes.vlines(at, 0, [values[index - 2] for index in at], color=colour(shade), linewidth=1.4)
+        axes.set_title("Gap before each token", loc="left", fontsize=9.5)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(in_seconds())
+        axes.set_xlabel("token")
+    return made.svg

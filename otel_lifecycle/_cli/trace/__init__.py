@@ -1,0 +1,1 @@
+"""One request, closely: its spans, its tokens, and what stalled."""

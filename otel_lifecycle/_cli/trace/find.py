@@ -1,0 +1,97 @@
+"""From a name to the spans of its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.sources.reader import STDIN, Reader
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.sources.tally import Tally
+
+MAX_SPANS: Final = 5000
+"""Spans of one trace that are looked at."""
+SHORTEST: Final = 6
+"""Characters of a trace id, at least, that stand for the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A request and every span of its trace, the request's own first span among them."""
+
+    request: Request
+    span: Span
+    spans: Sequence[Span]
+    others: int
+
+
+def find(name: str, sources: Sequence[str], shape: str, tally: Tally, progress: Callable[[int], None] | None) -> Found:
+    """Return the request that ``name`` means: a trace id or its beginning, a span id, or a request id.
+
+    Of several in one trace the one with that span id or, else, the longest.  Raises Unusable where there is none.
+    """
+    spans = _spans(name, sources, tally, progress)
+    traces = {span.trace_id for span in spans}
+    if len(traces) > 1:
+        raise Unusable(f"{name} stands for {len(traces)} traces: {', '.join(sorted(traces)[:5])}")
+    if not spans:
+        trace_id = _trace_of(name, sources)
+        if trace_id is None:
+            raise Unusable(f"no trace, span or request {name!r} in {', '.join(sources)}")
+        spans = _spans(trace_id, sources, tally, progress)
+    return _chosen(name, spans, shape)
+
+
+def only_request(sources: Sequence[str], shape: str, tally: Tally) -> Found:
+    """Return the one request that some sources hold; Unusable, with their names, where there are more."""
+    names: list[str] = []
+    total = 0
+    for item in Reader(sources, tally):
+        if isinstance(item, Span) and is_request(item):
+            total += 1
+            if len(names) < 5:
+                names.append(item.trace_id)
+    if total == 0:
+        raise Unusable(f"no request in {', '.join(sources)}")
+    if total > 1:
+        raise Unusable(f"{total:,} requests in it; name one: otel-lifecycle view {names[0]} {' '.join(sources)}")
+    return find(names[0], sources, shape, tally, None)
+
+
+def _spans(name: str, sources: Sequence[str], tally: Tally, progress: Callable[[int], None] | None) -> list[Span]:
+    wanted = name.lower()
+    if len(wanted) < SHORTEST or set(wanted) - set("0123456789abcdef"):
+        return []
+    reader = Reader(sources, tally, everything=True, progress=progress)
+    found = [item for item in reader if isinstance(item, Span) and item.trace_id.startswith(wanted)]
+    return found[:MAX_SPANS]
+
+
+def _trace_of(name: str, sources: Sequence[str]) -> str | None:
+    """Return the trace of a span id or a request id; a pipe was read already and cannot be read again."""
+    if STDIN in sources:
+        return None
+    for item in Reader(sources, Tally()):
+        if not isinstance(item, Span):
+            continue
+        if item.span_id == name.lower() or str(item.attributes.get(semconv.REQUEST_ID)) == name:
+            return item.trace_id
+    return None
+
+
+def _chosen(name: str, spans: Sequence[Span], shape: str) -> Found:
+    requests = [span for span in spans if is_request(span)]
+    if not requests:
+        raise Unusable(f"no request among the {len(spans)} spans of trace {spans[0].trace_id}")
+    named = [
+        span
+        for span in requests
+        if name.lower() == span.span_id or name == str(span.attributes.get(semconv.REQUEST_ID))
+    ]
+    span = max(named or requests, key=lambda span: span.end_ns - span.start_ns)
+    return Found(request=request_of(span, shape), span=span, spans=spans, others=len(requests) - 1)

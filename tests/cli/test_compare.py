@@ -1,0 +1,207 @@
+"""A change is found, two equal runs are not told apart, and different workloads are not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.generator import Load, write
+from tests.cli.running import Ran
+
+LOAD = Load(requests=400, rate=2.2, seed=11)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A baseline, an equal run, the same with twice the slots, and runs of other workloads."""
+    folder = tmp_path_factory.mktemp("runs")
+    loads = {
+        "baseline": LOAD,
+        "equal": replace(LOAD, seed=12),
+        "slots": replace(LOAD, seed=13, slots=8),
+        "same_prompts": replace(LOAD, slots=8),
+        "longer": replace(LOAD, seed=14, input_tokens=1500.0),
+        "other_model": replace(LOAD, seed=15, attributes=(("gen_ai.request.model", "other"),)),
+        "faster_arrivals": replace(LOAD, seed=16, rate=4.0),
+        "more_slots_said": replace(LOAD, seed=13, slots=8, attributes=(("inference.request.batch_size", 8),)),
+    }
+    for name, load in loads.items():
+        with (folder / f"{name}.json").open("wb") as out:
+            write(load, out)
+    return folder
+
+
+@pytest.fixture
+def runs(files: Path, cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Their folder, in which the commands run."""
+    monkeypatch.chdir(files)
+    return files
+
+
+def verdicts(ran: Ran) -> dict[str, str]:
+    """Return the verdict on every metric."""
+    return {metric["metric"]: metric["verdict"] for metric in ran.json["metrics"]}
+
+
+def test_two_equal_runs_show_nothing(runs: Path, cli: Callable[..., Ran]) -> None:
+    """No metric is better, and none is worse; each comes with its samples and its interval."""
+    ran = cli("compare", "baseline.json", "equal.json", "--json")
+    assert set(verdicts(ran).values()) == {"no evidence"}
+    assert ran.json["headline"] == "no evidence of a difference"
+    ttft = next(metric for metric in ran.json["metrics"] if metric["metric"] == "ttft.p50")
+    assert (ttft["baseline_count"], ttft["candidate_count"]) == (400, 400)
+    assert ttft["low"] < 0 < ttft["high"]
+    assert ttft["test"] == "permutation of time blocks (share beyond the common quantile)"
+
+
+def test_a_run_against_itself_shows_nothing(runs: Path, cli: Callable[..., Ran]) -> None:
+    """Every difference is zero."""
+    ran = cli("compare", "baseline.json", "baseline.json", "--json")
+    assert {metric["difference"] for metric in ran.json["metrics"]} == {0}
+    assert set(verdicts(ran).values()) == {"no evidence"}
+
+
+def test_a_change_is_found_where_it_is(runs: Path, cli: Callable[..., Ran]) -> None:
+    """Twice the slots shorten the wait, and not the tokens."""
+    told = verdicts(cli("compare", "baseline.json", "slots.json", "--json"))
+    assert (told["ttft.p50"], told["queue_wait.mean"], told["e2e.p50"]) == ("better",) * 3
+    assert (told["tpot.p50"], told["prefill.mean"], told["success_rate"]) == ("no evidence",) * 3
+    back = verdicts(cli("compare", "slots.json", "baseline.json", "--json"))
+    assert (back["ttft.p50"], back["queue_wait.mean"]) == ("worse", "worse")
+
+
+def test_the_same_prompts_in_the_same_order_are_compared_in_pairs(runs: Path, cli: Callable[..., Ran]) -> None:
+    """What the prompts have in common is no noise then."""
+    ran = cli("compare", "baseline.json", "same_prompts.json", "--json")
+    ttft = next(metric for metric in ran.json["metrics"] if metric["metric"] == "ttft.p50")
+    assert (ttft["verdict"], ttft["test"]) == (
+        "better",
+        "permutation of paired time blocks (share beyond the common quantile)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "condition"),
+    [
+        ("longer", "input tokens"),
+        ("other_model", "model"),
+        ("faster_arrivals", "rate of arrivals"),
+        ("more_slots_said", "batch size"),
+    ],
+)
+def test_different_conditions_are_refused_by_name(
+    runs: Path, cli: Callable[..., Ran], candidate: str, condition: str
+) -> None:
+    """Exit code 2; what each side was is said."""
+    ran = cli("compare", "baseline.json", f"{candidate}.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "not two runs of one workload" in ran.err
+    assert [line.split(":")[0].strip() for line in ran.err.splitlines()[1:-1]] == [condition]
+
+
+def test_force_compares_and_warns_loudly(runs: Path, cli: Callable[..., Ran]) -> None:
+    """On standard error, and in the result."""
+    ran = cli("compare", "baseline.json", "longer.json", "--force", "--json")
+    assert ran.err.startswith("WARNING: compared by force, though these conditions differ: input tokens")
+    assert (ran.json["comparable"], ran.json["forced"]) == (False, True)
+    assert verdicts(ran)["prefill.mean"] == "worse"
+
+
+def test_the_change_under_test_is_no_refusal(runs: Path, cli: Callable[..., Ran]) -> None:
+    """A condition that is meant to differ is named and shown."""
+    ran = cli("compare", "baseline.json", "more_slots_said.json", "--vary", "batch size", "--json")
+    assert ran.json["comparable"]
+    assert ran.json["varied"] == [{"condition": "batch size", "baseline": "not stated", "candidate": "8"}]
+    assert verdicts(ran)["ttft.p50"] == "better"
+    assert cli("compare", "baseline.json", "equal.json", "--vary", "weather").code == 2
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gate", "code"),
+    [
+        ("slots", "ttft.p95=+5%", 0),
+        ("slots", "ttft.p50=-5%", 1),
+        ("slots", "ttft.p50=-99%", 0),
+        ("slots", "e2e.mean=-100ms", 1),
+        ("equal", "ttft.p95=+5%", 0),
+        ("equal", "success_rate=-1pt", 0),
+    ],
+)
+def test_a_gate_decides_the_exit_code(
+    runs: Path, cli: Callable[..., Ran], candidate: str, gate: str, code: int
+) -> None:
+    """1 beyond the limit, 0 within it or within noise."""
+    assert cli("compare", "baseline.json", f"{candidate}.json", "--fail-on", gate).code == code
+
+
+def test_a_gate_can_go_by_the_bare_estimate(runs: Path, cli: Callable[..., Ran]) -> None:
+    """Noise fails it then, too; by evidence it passes, and says why."""
+    arguments = ("compare", "equal.json", "baseline.json", "--fail-on", "ttft.p99=+0.001%", "--json")
+    strict, lenient = cli(*arguments, "--gate", "estimate"), cli(*arguments)
+    change = strict.json["gates"][0]["change"]
+    assert strict.code == (1 if change > 0 else 0)
+    assert lenient.code == 0
+    assert lenient.json["gates"][0]["reason"] == ("beyond the limit, but not told from noise" if change > 0 else "")
+
+
+@pytest.mark.parametrize(
+    ("gate", "reason"),
+    [
+        ("speed=+5%", "no metric 'speed'; the metrics are ttft.mean, ttft.p50"),
+        ("ttft.p95", "it is written METRIC=+5%"),
+        ("ttft.p95=5%", "it is written METRIC=+5%"),
+        ("goodput=-1pt", "both sides have no samples of goodput"),
+    ],
+)
+def test_a_gate_that_cannot_be_judged_is_code_2(runs: Path, cli: Callable[..., Ran], gate: str, reason: str) -> None:
+    """An unknown metric, a limit that is none, a metric without samples: with the reason."""
+    ran = cli("compare", "baseline.json", "equal.json", "--fail-on", gate)
+    assert ran.code == 2
+    assert reason in ran.err
+
+
+def test_a_side_without_requests_is_code_2(runs: Path, cli: Callable[..., Ran]) -> None:
+    """An empty file compares with nothing."""
+    (runs / "empty.json").touch()
+    ran = cli("compare", "baseline.json", "empty.json")
+    assert (ran.code, ran.err) == (2, "otel-lifecycle: the candidate has no live request in empty.json\n")
+
+
+def many(folder: Path, name: str, **changes: Any) -> list[str]:
+    """Write three runs of a side."""
+    paths = []
+    for seed in range(3):
+        paths.append(f"{name}-{seed}.json")
+        with (folder / paths[-1]).open("wb") as out:
+            write(replace(LOAD, requests=200, seed=100 + seed + 10 * len(name), **changes), out)
+    return paths
+
+
+def test_several_runs_are_compared_as_runs(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """A figure a run, by Welch's t-test; throughput has a verdict then, too."""
+    before, after = many(tmp_path, "before"), many(tmp_path, "after", slots=8)
+    options = [f"--baseline-run={path}" for path in before[1:]] + [f"--candidate-run={path}" for path in after[1:]]
+    ran = cli("compare", before[0], after[0], *options, "--json")
+    by_name = {metric["metric"]: metric for metric in ran.json["metrics"]}
+    assert (ran.json["baseline"]["runs"], ran.json["candidate"]["runs"]) == (3, 3)
+    assert by_name["ttft.p50"]["test"] == "Welch's t-test, a figure a run"
+    assert by_name["request_throughput"]["p"] is not None
+    assert by_name["ttft.p50"]["difference"] < 0
+
+
+def test_one_run_gives_no_verdict_on_throughput(runs: Path, cli: Callable[..., Ran]) -> None:
+    """One figure against one figure proves nothing, and that is said."""
+    ran = cli("compare", "baseline.json", "slots.json", "--json")
+    told = next(metric for metric in ran.json["metrics"] if metric["metric"] == "request_throughput")
+    assert (told["verdict"], told["reason"]) == ("no evidence", "a run gives one figure: 3 runs a side needed")
+
+
+def test_the_terminal_names_better_and_worse(runs: Path, cli: Callable[..., Ran]) -> None:
+    """The last line is the verdict."""
+    ran = cli("compare", "baseline.json", "slots.json")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].startswith("better: ttft.p50")

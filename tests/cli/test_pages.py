@@ -1,0 +1,119 @@
+"""Pages are whole in themselves: no script, no network, nothing from a trace that is not escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.cli.generator import Load, write
+from tests.cli.running import Ran
+
+EVIL = '<script>alert("x")</script>'
+LOAD = Load(requests=200, attributes=(("gen_ai.request.model", EVIL), ("inference.end.reason", EVIL)))
+
+
+class Page(HTMLParser):
+    """What a page consists of: its elements, everything they point to, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.pointers: list[str] = []
+        self.labels: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take an element in."""
+        self.elements.append(tag)
+        for name, value in attrs:
+            if name in {"href", "src", "xlink:href", "action", "data", "srcset"} and value:
+                self.pointers.append(value)
+            if name == "aria-label" and value:
+                self.labels.append(value)
+
+    def handle_data(self, data: str) -> None:
+        """Take a text in."""
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, cli: Callable[..., Ran], tmp_path: Path) -> Page:
+    """The page of a command, over a run whose model is called what an attacker would call it."""
+    for name, load in (("run", LOAD), ("other", replace(LOAD, seed=2))):
+        with (tmp_path / f"{name}.json").open("wb") as out:
+            write(load, out)
+    arguments = {
+        "report": ("report", "run.json", "--group-by", "model"),
+        "compare": ("compare", "run.json", "other.json"),
+        "view": ("view", "r7", "run.json"),
+    }[request.param]
+    ran = cli(*arguments, "--html", "page.html")
+    assert (ran.code, ran.out, ran.err) == (0, "", "wrote page.html\n")
+    return Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+
+
+EVERY = pytest.mark.parametrize("page", ["report", "compare", "view"], indirect=True)
+
+
+@EVERY
+def test_a_page_needs_nothing_but_itself(page: Page) -> None:
+    """It points to nothing outside, and runs nothing."""
+    assert not {"script", "link", "iframe", "img", "object"} & set(page.elements)
+    assert {pointer for pointer in page.pointers if not pointer.startswith("#")} == set()
+    style = " ".join(text for text in page.texts if "--ink" in text)
+    assert "url(http" not in style
+    assert "@import" not in style
+
+
+@EVERY
+def test_a_page_shows_its_plots_in_both_themes(page: Page) -> None:
+    """Each plot has a label to be read aloud, and no colour but the theme's."""
+    assert page.elements.count("svg") == len(page.labels) >= 1
+    assert any("prefers-color-scheme: dark" in text for text in page.texts)
+
+
+@pytest.mark.parametrize("page", ["report", "view"], indirect=True)
+def test_what_a_trace_says_is_text(page: Page) -> None:
+    """The model's name is shown as it is, and is no element."""
+    assert any(EVIL in text for text in page.texts)
+    assert "script" not in page.elements
+
+
+def test_plots_have_only_colours_of_the_theme(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """A hard colour would be invisible in one of the two."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=100), out)
+    cli("report", "run.json", "--html", "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    body = text[text.index("<body>") :]
+    assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", body)) == set()
+    assert "var(--queue)" in body
+
+
+def test_a_page_stays_small(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Whatever the number of requests: below a megabyte."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=3000), out)
+    cli("report", "run.json", "--html", "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000
+
+
+def test_a_workload_of_nothing_has_a_page(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """It says so."""
+    (tmp_path / "empty.json").touch()
+    cli("report", "empty.json", "--html", "page.html")
+    assert "No request to judge" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_code_2(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """With the reason."""
+    (tmp_path / "empty.json").touch()
+    ran = cli("report", "empty.json", "--html", "nowhere/page.html")
+    assert (ran.code, ran.err) == (2, "otel-lifecycle: nowhere/page.html: No such file or directory\n")

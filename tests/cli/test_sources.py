@@ -1,0 +1,141 @@
+"""Every form of trace file says the same."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_lifecycle._cli.sources.reader import Reader, total_bytes
+from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
+from otel_lifecycle._cli.sources.tally import Tally
+from tests.cli.forms import FORMS, Form
+from tests.cli.live import Server, serve, server
+from tests.cli.running import Ran
+
+
+@pytest.fixture(scope="module")
+def made() -> Server:
+    """A process that served three requests."""
+    with server(token_times=True) as process:
+        serve(process, (0.2, 0.3, 1.0), (1.1, 1.2, 1.5), ("complete", 1.6), request_id="r1", input_tokens=7)
+        serve(process, (0.2,), (), ("cancel", 0.5), start=1.0, request_id="r2")
+        serve(process, (0.1, 0.2, 0.4), (0.5,), ("fail", 0.6), start=2.0, request_id="r3")
+        process.reader.collect()
+        return process
+
+
+def read(*sources: object) -> tuple[list[Item], Tally]:
+    """Read some sources."""
+    tally = Tally()
+    return list(Reader([str(source) for source in sources], tally)), tally
+
+
+def spans_of(items: list[Item]) -> list[Span]:
+    """Return the spans among items."""
+    return [item for item in items if isinstance(item, Span)]
+
+
+def expected(made: Server) -> list[tuple[str, str, dict[str, Any], list[tuple[str, int]]]]:
+    """Return what the SDK's own spans say of the three requests."""
+    return [
+        (
+            f"{span.context.trace_id:032x}",
+            f"{span.context.span_id:016x}",
+            dict(span.attributes or {}),
+            [(event.name, event.timestamp) for event in span.events],
+        )
+        for span in made.spans
+        if span.name == "chat smollm2"
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_gives_the_spans_of_the_sdk(made: Server, form: Form, tmp_path: Path) -> None:
+    """Ids, attributes of every type and events with their times come out as they went in."""
+    path = tmp_path / "traces"
+    path.write_bytes(form(made.proto()))
+    items, tally = read(path)
+    told = [
+        (span.trace_id, span.span_id, dict(span.attributes), [(event.name, event.time_ns) for event in span.events])
+        for span in spans_of(items)
+    ]
+    assert told == expected(made)
+    assert dict(tally.read) == {"spans": len(made.spans), "messages": 1, "files": 1}
+    assert tally.lines() == []
+
+
+def test_a_pipe_is_a_source(made: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dash reads standard input."""
+
+    class Pipe:
+        buffer = io.BytesIO(made.json_line())
+
+    monkeypatch.setattr(sys, "stdin", Pipe)
+    items, _ = read("-")
+    assert len(spans_of(items)) == 3
+
+
+def test_a_rotated_set_is_one_source(made: Server, tmp_path: Path) -> None:
+    """A folder or a pattern means all of its files; what lies beside the traces is counted and skipped."""
+    message = json.loads(made.json_line())
+    spans = message["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    for number, part in enumerate((spans[:4], spans[4:])):
+        message["resourceSpans"][0]["scopeSpans"][0]["spans"] = part
+        (tmp_path / f"traces-{number}.json").write_text(json.dumps(message) + "\n")
+    (tmp_path / "README").write_text("what lies here\n")
+    items, tally = read(tmp_path)
+    assert [span.span_id for span in spans_of(items)] == [span_id for _, span_id, _, _ in expected(made)]
+    assert [(kind, count) for kind, count, _, _ in tally.lines()] == [("not_a_trace", 1)]
+    assert spans_of(read(tmp_path / "traces-*.json")[0]) == spans_of(items)
+
+
+def test_metrics_beside_the_spans_are_read(made: Server, tmp_path: Path) -> None:
+    """The inter-token histogram is taken from the same file, with its buckets."""
+    path = tmp_path / "both.json"
+    path.write_bytes(made.json_line() + made.metrics_line())
+    items, tally = read(path)
+    points = [item for item in items if isinstance(item, MetricPoint) and item.count is not None]
+    told = {point.name: (point.count, point.total) for point in points}
+    assert told["inference.inter_token_latency"][0] == 4
+    assert told["inference.inter_token_latency"][1] == pytest.approx(0.1 + 0.1 + 0.3 + 0.1)
+    assert tally.counts["other_metrics"] > 0
+
+
+def test_everything_gives_the_spans_of_all_libraries(made: Server, tmp_path: Path) -> None:
+    """For a single trace the stage spans are wanted, too."""
+    path = tmp_path / "traces.pb"
+    path.write_bytes(made.proto())
+    found = [item for item in Reader([str(path)], Tally(), everything=True) if isinstance(item, Span)]
+    assert [span.name for span in found] == [span.name for span in made.spans]
+
+
+def test_the_size_is_known_of_files_only(tmp_path: Path) -> None:
+    """A progress bar has a total where there is one."""
+    (tmp_path / "a").write_bytes(b"12345")
+    (tmp_path / "b").write_bytes(b"678")
+    assert total_bytes([str(tmp_path)]) == 8
+    assert total_bytes([str(tmp_path / "a"), "-"]) is None
+    assert total_bytes(["http://localhost:16686"]) is None
+
+
+def test_progress_counts_every_byte(made: Server, tmp_path: Path) -> None:
+    """The bar ends at its end."""
+    path, seen = tmp_path / "traces.json", list[int]()
+    path.write_bytes(made.json_line())
+    list(Reader([str(path)], Tally(), progress=seen.append))
+    assert sum(seen) == path.stat().st_size
+
+
+def test_reports_of_two_forms_are_the_same(made: Server, cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """What is said does not depend on how it was written."""
+    told = []
+    for name in ("json_line", "proto_zstd_messages"):
+        (tmp_path / "traces").write_bytes(FORMS[name](made.proto()))
+        told.append(cli("report", "traces", "--json").json)
+    assert told[0] == told[1]

@@ -1,0 +1,129 @@
+"""One request, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_lifecycle import request
+from tests.cli.forms import FORMS
+from tests.cli.generator import Load, write
+from tests.cli.live import ARRIVED, serve, server
+from tests.cli.running import Ran
+
+TOKENS = (1.1, 1.2, 1.3, 2.5, 2.6, 2.7)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """The trace id of a request with a stall of 1.2 s, in a file beside another request."""
+    with server(token_times=True) as process:
+        serve(process, (0.2, 0.3, 1.0), TOKENS, ("complete", 2.8), request_id="r1", input_tokens=7)
+        serve(process, (0.2,), (), ("cancel", 0.5), start=1.0, request_id="r2")
+        (tmp_path / "run.json").write_bytes(process.json_line())
+        context = process.spans[4].context
+        assert context is not None
+        return f"{context.trace_id:032x}"
+
+
+@pytest.mark.parametrize("name", ["trace", "beginning", "request"])
+def test_a_request_is_found_by_any_of_its_names(trace: str, cli: Callable[..., Ran], name: str) -> None:
+    """Its trace id, the beginning of that, or its own id."""
+    told = cli("view", {"trace": trace, "beginning": trace[:8], "request": "r1"}[name], "run.json", "--json").json
+    assert (told["trace_id"], told["outcome"], told["attributes"]["inference.request.id"]) == (trace, "completed", "r1")
+
+
+def test_waterfall_tokens_stalls_and_attribution(trace: str, cli: Callable[..., Ran]) -> None:
+    """Each with its times, in seconds after arrival."""
+    told = cli("view", trace, "run.json", "--json").json
+    bars = [(bar["name"], round(bar["start"], 6), round(bar["end"], 6), bar["depth"]) for bar in told["waterfall"]]
+    assert bars == [
+        ("chat smollm2", 0, 2.8, 0),
+        ("queue", 0, 0.2, 1),
+        ("preprocessing", 0.2, 0.3, 1),
+        ("prefill", 0.3, 1.0, 1),
+        ("decode", 1.0, 2.8, 1),
+    ]
+    assert told["tokens"] == pytest.approx([1.0, *TOKENS])
+    assert [(one["after_token"], one["length"]) for one in told["stalls"]] == [(4, pytest.approx(1.2))]
+    assert told["shares"] == pytest.approx(
+        {"queue": 0.2 / 2.8, "preprocessing": 0.1 / 2.8, "prefill": 0.7 / 2.8, "decode": 1.8 / 2.8}
+    )
+    assert (told["bottleneck"], told["legal"]) == ("decode", True)
+
+
+def test_the_terminal_shows_the_same(trace: str, cli: Callable[..., Ran]) -> None:
+    """A bar a span, the attribution, the stall."""
+    out = cli("view", trace, "run.json").out
+    assert out.splitlines()[0] == f"chat smollm2  completed  trace {trace}"
+    assert "1.80 s" in next(line for line in out.splitlines() if line.strip().startswith("decode") and "█" in line)
+    assert "bottleneck: decode" in out
+    assert "7 tokens with a time" in out
+
+
+def test_an_interruption_lies_within_its_stage(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """A preempted span is a child of the stage it interrupted."""
+    with server() as process:
+        handle = request(tracer_provider=process.provider, arrived_at_ns=ARRIVED)
+        times = iter(ARRIVED + number * 10**8 for number in range(1, 20))
+        with handle:
+            for mark in (handle.admit, handle.input_ready, handle.first_token, handle.preempt, handle.resume):
+                mark(at_ns=next(times))
+            handle.complete(at_ns=next(times))
+        (tmp_path / "run.json").write_bytes(process.json_line())
+    told = cli("view", "run.json", "--json").json
+    assert [(bar["name"], bar["depth"]) for bar in told["waterfall"]][-2:] == [("decode", 1), ("preempted", 2)]
+
+
+def test_spans_of_other_services_are_part_of_the_picture(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """A client's span around the request, and a tool's within a stage."""
+    with server() as process:
+        tracer = process.provider.get_tracer("client")
+        with tracer.start_as_current_span("GET /chat"):
+            handle = request(tracer_provider=process.provider)
+            with handle:
+                with handle.stage("queue"):
+                    pass
+                with handle.stage("preprocessing"), tracer.start_as_current_span("tokenise"):
+                    pass
+                handle.first_token()
+        (tmp_path / "run.pb").write_bytes(FORMS["proto_messages"](process.proto()))
+    names = [bar["name"] for bar in cli("view", "run.pb", "--json").json["waterfall"]]
+    assert sorted(names) == ["GET /chat", "chat", "decode", "prefill", "preprocessing", "queue", "tokenise"]
+    assert names[0] == "chat"
+
+
+def test_stages_are_drawn_from_durations_where_their_spans_are_elsewhere(
+    cli: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """A sampled trace may have lost its children."""
+    import json
+
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1, cancelled=0, failed=0), out)
+    message = json.loads((tmp_path / "run.json").read_text())
+    del message["resourceSpans"][0]["scopeSpans"][0]["spans"][1:]
+    (tmp_path / "run.json").write_text(json.dumps(message))
+    told = cli("view", "run.json", "--json").json
+    assert [bar["name"] for bar in told["waterfall"]] == ["chat smollm2", "queue", "preprocessing", "prefill", "decode"]
+    assert told["waterfall"][-1]["end"] == pytest.approx(told["seconds"]["e2e"])
+    assert (told["tokens"], told["stalls"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("ffffffffff", "run.json"), "no trace, span or request 'ffffffffff' in run.json"),
+        (("run.json",), "2 requests in it; name one: otel-lifecycle view "),
+        (("ffffffffff",), "ffffffffff is no file; to look for a trace of that name, say where"),
+    ],
+)
+def test_what_is_not_there_is_code_2(
+    trace: str, cli: Callable[..., Ran], arguments: tuple[str, ...], reason: str
+) -> None:
+    """With what to do instead."""
+    ran = cli("view", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert reason in ran.err
