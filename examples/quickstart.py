@@ -37,4 +37,4 @@ list(ThreadPoolExecutor().map(serve, ["a long prompt " * 20, "short", "short"], 
 if data := reader.get_metrics_data():
     for metric in data.resource_metrics[0].scope_metrics[0].metrics:
         count = sum(int(getattr(p, "count", 0) or getattr(p, "value", 0)) for p in metric.data.data_points)
-        print(f"{metric.name:36}{count:4}")
+        print(f"{metric.name:36} counts {count:4}")

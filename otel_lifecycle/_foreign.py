@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util import BoundedList
 
@@ -138,7 +139,7 @@ def rebuild(
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat)},
+        attributes=_with_verdict(span, end_attributes(finished, verdict, compat=compat)),
         events=_with_violations(span, violations),
         links=span._links,  # the public property forgets how many were dropped
         kind=span.kind,
@@ -147,6 +148,12 @@ def rebuild(
         end_time=span.end_time,
         instrumentation_scope=span.instrumentation_scope,
     )
+
+
+def _with_verdict(span: ReadableSpan, told: Mapping[str, Any]) -> BoundedAttributes:
+    attributes = BoundedAttributes(attributes={**(span.attributes or {}), **told}, immutable=False)
+    attributes.dropped = span.dropped_attributes
+    return attributes
 
 
 def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:

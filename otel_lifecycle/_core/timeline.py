@@ -181,6 +181,13 @@ class Timeline:
         if timestamp is not None and len(self.order) < 4 * MAX_INTERRUPTIONS:
             self.order.append((timestamp, remote))
 
+    def witness(self, now: Time) -> None:
+        """Note that everything the other clock has timed so far had happened by ``now`` on ours."""
+        latest = self._latest[True]
+        if latest is not None and latest > now:
+            self._see(latest, True)
+            self._see(now, False)
+
     def _interrupt(self, timestamp: Time | None, remote: bool) -> None:
         self.interrupted = self.state
         self.preemptions[self.state] += 1

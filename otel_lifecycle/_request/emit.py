@@ -6,7 +6,8 @@ span itself must not push ours out; and a stage whose boundary is unknown gets n
 
 from __future__ import annotations
 
-from array import array
+import struct
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ def write(
         add_event(span, name, _event_attributes(name, attributes, finished), epoch_ns)
     span.set_attributes(end_attributes(finished, verdict, compat=compat))
     if token_times:
-        _set_token_offsets(record)
+        _set_token_offsets(record, finished)
     if verdict.outcome in ("failed", "timed_out"):
         span.set_status(Status(StatusCode.ERROR))
     exception = record.ending.exception
@@ -75,14 +76,17 @@ def span_end(record: Record) -> int:
     return max(terminal, began) + record.offset
 
 
-def _set_token_offsets(record: Record) -> None:
-    """Set every token's offset from the first, as little-endian unsigned 32-bit microseconds in one bytes attribute."""
+def _set_token_offsets(record: Record, finished: Finished) -> None:
+    """Set every token's offset from the first in one attribute: base64 of little-endian unsigned 32-bit microseconds.
+
+    Text, since older SDKs try to read bytes as UTF-8.
+    """
     logs = [log for logs in (record.timeline.tokens, record.timeline.remote_tokens) for log in logs.values()]
     times = sorted(time for log in logs for item in log for time in _times(item))
-    if not times or (times[-1] - times[0]) // 1000 > MAX_OFFSET_US or record.timeline.folded:
+    if not times or (times[-1] - times[0]) // 1000 > MAX_OFFSET_US or not finished.gaps_held:
         return
-    offsets = array("I", [(time - times[0]) // 1000 for time in times])
-    record.span.set_attribute(semconv.TOKEN_OFFSETS, offsets.tobytes())
+    packed = struct.pack(f"<{len(times)}I", *((time - times[0]) // 1000 for time in times))
+    record.span.set_attribute(semconv.TOKEN_OFFSETS, b64encode(packed).decode("ascii"))
 
 
 def _times(item: Any) -> list[int]:

@@ -12,7 +12,6 @@ Every method may be called from any task or thread, at any time, with anything: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -145,7 +144,7 @@ class Request:
 
     # ---------------------------------------------------------------------------------------- blocks
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
+    def stage(self, name: str) -> scope.StageBlock:
         """A block spent in ``queue``, ``preprocessing`` or ``prefill``: leaving it emits the event that leaves it.
 
         An exception that leaves it emits nothing.  Do not yield inside.  ConfigurationError for any other name.
@@ -161,16 +160,12 @@ class Request:
 
     def client_disconnected(self, *, at_ns: AtNs = NOW) -> None:
         """The client left.  A note: what the server does is marked by its own events."""
-        self._record.disconnected = self._record.disconnected or self._record.status is None
         self._record.note("client_disconnected", at_ns)
 
     def delivered(self, *, at_ns: AtNs = NOW) -> None:
         """The first byte was sent to the client.  A note; only the first counts."""
-        record = self._record
-        if record.delivered is None:
-            time = record.note("delivered", at_ns)
-            if time is not None and record.arrived is not None and time >= record.arrived:
-                record.delivered = time - record.arrived
+        if self._record.delivered is None:
+            self._record.note("delivered", at_ns)
 
     def prefill_chunk(self, *, at_ns: AtNs = NOW) -> None:
         """A part of a chunked prefill is done.  A note: prefill goes on until the first token."""
@@ -305,14 +300,14 @@ class NoRequest(Request):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
+    def stage(self, name: str) -> scope.StageBlock:
         """Check the name, as the live handle does, and do nothing."""
         scope.check_stage(name)
-        return nullcontext()
+        return scope.NO_BLOCK
 
     def stream(self, iterable: Any, tokens: streams.Counter | None = None) -> Any:
-        """Return the iterable as it is."""
-        return iterable
+        """Return an iterator over the iterable, as the live handle does, and mark nothing."""
+        return aiter(iterable) if hasattr(iterable, "__aiter__") else iter(iterable)
 
     def carrier(self) -> dict[str, str]:
         """The trace context that is current, as headers."""

@@ -40,6 +40,7 @@ MAX_OTHER_EVENTS: Final = 64
 """Span events kept of all that are no boundary."""
 
 BOUNDARY_EVENTS: Final = frozenset({"arrive", "admit", "input_ready", "first_token", "output", *TERMINAL_EVENTS})
+RECEIPT_TOLERANCE_NS: Final = 1_000_000
 UNSHOWN_EVENTS: Final = frozenset({"token"})
 
 
@@ -193,6 +194,8 @@ class Record(ABC):
             legal = self.checker.apply(event, time, count, choice, remote=True)
             if legal:
                 self._applied(event, explicit=False)
+                # What has reached us has happened, give or take what two readings of one clock may differ.
+                self.timeline.witness(perf_counter_ns() + RECEIPT_TOLERANCE_NS)
             return legal
 
     def _applied(self, event: str, explicit: bool) -> None:
@@ -336,8 +339,11 @@ class Record(ABC):
             except LifecycleError as error:
                 self.violate(error)
                 return None
+            self.disconnected = self.disconnected or name == "client_disconnected"
             if time is not None:
                 self.show(name, time)
+                if name == "delivered" and self.delivered is None and self.arrived is not None:
+                    self.delivered = max(0, time - self.arrived)
             return time
 
     # ---------------------------------------------------------------------------------------- while open

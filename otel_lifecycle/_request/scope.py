@@ -71,6 +71,31 @@ class StageBlock:
         if error is None and self._active:
             leave_stage(self._record, self._name)
 
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+
+class _NoBlock(StageBlock):
+    """A block of no request."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+NO_BLOCK: Final = _NoBlock()
+
 
 def enter_stage(record: Record, name: str) -> bool:
     """Pass the earlier stages that nobody marked; from a later one count a violation and return False."""
@@ -135,6 +160,14 @@ class CurrentStage:
         if entered and entered[-1][0] is self:
             _entered.set(entered[:-1])
             entered[-1][1].__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
         """Spend every call of the function in the stage.  ConfigurationError for a generator: a block cannot yield."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_lifecycle as lifecycle
@@ -93,6 +95,46 @@ def test_app_with_its_own_providers() -> None:
     meters.force_flush()
     meters.shutdown()
     tracers.shutdown()
+
+
+def test_own_providers_keep_their_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an app tells its own exporters by OpenTelemetry's variables is none of our business."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    tracers, meters = TracerProvider(shutdown_on_exit=False), MeterProvider(shutdown_on_exit=False)
+    trace.set_tracer_provider(tracers)
+    metrics.set_meter_provider(meters)
+    lifecycle.configure()
+    serve()
+    assert lifecycle.shutdown()
+    meters.shutdown()
+    tracers.shutdown()
+
+
+def test_shutdown_keeps_to_its_time_with_an_exporter_of_the_app() -> None:
+    """An app's own exporter may hang at the spans that end at shutdown; the caller gets its time all the same."""
+    hold = threading.Event()
+
+    class Hangs(InMemorySpanExporter):
+        """Answers when it is let go."""
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            hold.wait(60)
+            return super().export(spans)
+
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(Hangs()))
+    trace.set_tracer_provider(tracers)
+    metrics.set_meter_provider(MeterProvider(shutdown_on_exit=False))
+    lifecycle.configure()
+    request = lifecycle.request()
+    before = time.monotonic()
+    done = lifecycle.shutdown(timeout=0.3)
+    took = time.monotonic() - before
+    hold.set()
+    # The exporter holds for a minute: anything near it would mean that shutdown waited for it.
+    assert (done, took < 20, request.report is None) == (False, True, False)
 
 
 def test_app_with_a_tracer_provider_only(otlp_http: HttpReceiver) -> None:

@@ -124,6 +124,7 @@ def test_argument_that_makes_no_sense(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
+        ("OTEL_LIFECYCLE_SLO_TTTF", "1"),
         ("OTEL_LIFECYCLE_ENDPOINT", "collector"),
         ("OTEL_LIFECYCLE_PROTOCOL", "http"),
         ("OTEL_LIFECYCLE_METRIC_INTERVAL", "soon"),

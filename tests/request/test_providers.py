@@ -130,6 +130,7 @@ def test_shutdown_of_the_processor(telemetry: Telemetry) -> None:
     "arguments",
     [
         {"next": object()},
+        {"meter_provider": 5},
         {"dominance_threshold": 0},
         {"dominance_threshold": "0.5"},
         {"slo": 1},
@@ -213,7 +214,16 @@ def test_startup_is_no_request(telemetry: Telemetry) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"phase": "a b"}, {"phase": ""}, {"phase": "x", "model": 1}, {"phase": "x", "slots": 2}], ids=repr
+    "arguments",
+    [
+        {"phase": "a b"},
+        {"phase": ""},
+        {"phase": 5},
+        {"phase": None},
+        {"phase": "x", "model": 1},
+        {"phase": "x", "slots": 2},
+    ],
+    ids=repr,
 )
 def test_startup_that_makes_no_sense(arguments: dict[str, object]) -> None:
     """A phase is an identifier, and a condition one that there is."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import pickle
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import _registry
+from otel_lifecycle.errors import ConfigurationError
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.support.telemetry import Telemetry
 
@@ -172,3 +176,139 @@ def test_foreign_end_says_why(telemetry: Telemetry) -> None:
     assert isinstance(telemetry.processor, LifecycleSpanProcessor)
     failed = telemetry.point("inference.requests", inference__outcome="failed")
     assert failed["attributes"]["error.type"] == "OOM"
+
+
+def test_many_handles_dropped_at_once(telemetry: Telemetry) -> None:
+    """An engine that clears its table drops thousands: each is one incomplete request, and none stays active."""
+    handles = [telemetry.request() for _ in range(2000)]
+    del handles
+    telemetry.request(operation="other").cancel()
+    incomplete = telemetry.point("inference.requests", inference__outcome="incomplete")
+    assert (incomplete["value"], len(telemetry.spans("chat"))) == (2000, 2000)
+    assert [point["value"] for point in telemetry.points("inference.active_requests")] in ([], [0])
+
+
+@pytest.mark.parametrize("count", [2**16 + 1, 10**9, 2**60], ids=str)
+def test_one_event_cannot_claim_the_memory(telemetry: Telemetry, count: int) -> None:
+    """A count comes from outside; one that no event can have is a violation and unknown."""
+    request = telemetry.request()
+    now = request._record.anchor.wall
+    marks: list[dict[str, Any]] = [{"event": name, "timestamp": now} for name in ("admit", "input_ready")]
+    request.record([*marks, {"event": "first_token", "timestamp": now, "count": count}])
+    request.token(count)
+    request.complete()
+    assert telemetry.span("chat")["attributes"]["inference.violations"] == 2
+    assert len(request.report["token_times"]) == 2
+
+
+def test_numbers_no_float_can_hold(telemetry: Telemetry) -> None:
+    """They are violations at run time and refused at set-up."""
+    with telemetry.request(deadline=10**400) as request:
+        request.set(deadline=10**400)
+        list(request.stream([1]))
+    assert telemetry.point("inference.transition.violations")["value"] == 2
+    with pytest.raises(ConfigurationError):
+        lifecycle.Slo(ttft=10**400)
+
+
+def test_counter_finds_its_request(telemetry: Telemetry) -> None:
+    """A counter is called in the step that made its item, where the request is current."""
+    seen = []
+
+    def count(item: int) -> int:
+        seen.append(lifecycle.current() is request)
+        return 1
+
+    with telemetry.request() as request:
+        assert list(request.stream([1, 2], tokens=count)) == [1, 2]
+    assert seen == [True, True]
+
+
+def test_startup_of_a_coroutine(telemetry: Telemetry) -> None:
+    """As decorator of a coroutine, and as async block, it lasts until the work is done."""
+    startup = lifecycle.startup("load_model", tracer_provider=telemetry.tracer_provider)
+
+    @startup
+    async def load() -> str:
+        await asyncio.sleep(0.01)
+        return "loaded"
+
+    async def main() -> str:
+        async with startup:
+            return await load()
+
+    assert asyncio.run(main()) == "loaded"
+    point = telemetry.point("inference.startup.duration")
+    # The sleep's own length is the only figure here that does not depend on the machine.
+    assert (point["count"], (point["sum"] or 0) >= 0.02) == (2, True)
+    with pytest.raises(ConfigurationError, match="generator"):
+
+        @startup
+        def generator() -> Any:
+            yield 1
+
+
+def test_engine_clock_that_is_ahead(telemetry: Telemetry) -> None:
+    """Events that reach us before their own time prove the clocks apart, also where the engine records the end."""
+    request = telemetry.request()
+    ahead = request._record.anchor.wall + 10 * NS
+    names = ("admit", "input_ready", "first_token", "token", "complete")
+    request.record({"event": name, "timestamp": ahead + number} for number, name in enumerate(names))
+    attributes = telemetry.span("chat")["attributes"]
+    known = {name for name in attributes if name in {"inference.queue_wait", "inference.ttft", "inference.e2e"}}
+    assert (known, attributes["inference.violations"], "inference.prefill" in attributes) == (set(), 1, True)
+    kind = telemetry.point("inference.transition.violations")["attributes"]["inference.violation.kind"]
+    assert kind == "foreign_clock"
+
+
+def test_recorded_notes(telemetry: Telemetry) -> None:
+    """Notes that come by record() say the same as those that are called."""
+    request = telemetry.request()
+    arrival = request._record.anchor.wall
+    request.record(
+        [{"event": "client_disconnected", "timestamp": arrival}, {"event": "delivered", "timestamp": arrival + 1000}]
+    )
+    request.cancel()
+    attributes = telemetry.span("chat")["attributes"]
+    told = {name: attributes[f"inference.{name}"] for name in ("client.disconnected", "delivered")}
+    assert told == {"client.disconnected": True, "delivered": 1e-6}
+
+
+def test_blocks_and_streams_are_alike_without_an_sdk(telemetry: Telemetry) -> None:
+    """What works on the no-op handle works on the live one."""
+
+    async def use(request: Any) -> list[int]:
+        async with request.stage("queue"), lifecycle.stage("preprocessing"):
+            pass
+        stream = request.stream([1, 2])
+        return [next(stream), *stream]
+
+    nobody = lifecycle.current()
+    live = telemetry.request()
+    assert asyncio.run(use(nobody)) == asyncio.run(use(live)) == [1, 2]
+    live.complete()
+
+
+def test_token_offsets(make_telemetry: Callable[..., Telemetry]) -> None:
+    """With token_times=True the span bears every token's offset from the first, in one attribute."""
+    telemetry = make_telemetry(token_times=True)
+    request = telemetry.request()
+    start = request._record.anchor.wall + NS
+    marks = [("admit", 0), ("input_ready", 0), ("first_token", 0), ("token", 2_500), ("token", 90_000)]
+    for name, microseconds in marks:
+        getattr(request, name)(at_ns=start + microseconds * 1000)
+    request.complete(at_ns=start + NS)
+    told = telemetry.span("chat")["attributes"]["inference.token_offsets"]
+    assert struct.unpack("<3I", base64.b64decode(told)) == (0, 2_500, 90_000)
+
+
+def test_foreign_span_keeps_what_was_dropped(make_telemetry: Callable[..., Telemetry]) -> None:
+    """A rebuilt span still says how many of its attributes and links the SDK dropped."""
+    telemetry = make_telemetry(wrap=True)
+    tracers = TracerProvider(span_limits=SpanLimits(max_span_attributes=3), shutdown_on_exit=False)
+    tracers.add_span_processor(telemetry.processor)
+    span = tracers.get_tracer("another").start_span("foreign", attributes={str(n): n for n in range(9)})
+    span.add_event("arrive")
+    span.add_event("cancel")
+    span.end()
+    assert telemetry.span("foreign")["dropped_attributes"] == 6

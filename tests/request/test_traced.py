@@ -195,6 +195,8 @@ def test_failure_before_any_mark_has_no_stage(telemetry: Telemetry, traced: Trac
     with pytest.raises(KeyError):
         traced(dict[str, int]().__getitem__)("a")
     assert (attribute(telemetry, "outcome"), attribute(telemetry, "failure.stage")) == ("failed", None)
+    # How much came out before is not known either: absent, not 0.
+    assert attribute(telemetry, "streamed_tokens") is None
 
 
 def test_callable_object(telemetry: Telemetry, traced: Traced) -> None:

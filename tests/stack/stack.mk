@@ -7,4 +7,4 @@ stack: $(STAMP) ## build the real Collector, Jaeger, Prometheus and Alertmanager
 
 .PHONY: test-stack
 test-stack: $(STAMP) ## collector-config/ on the real programs
-	$(BIN)/python -m pytest -m stack --timeout=2400 tests/stack $(ARGS)
+	$(BIN)/python -m pytest -m stack --timeout=2400 $(ARGS)

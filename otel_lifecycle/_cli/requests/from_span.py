@@ -7,7 +7,8 @@ foreign span bears events only; the core judges them here as the processor would
 from __future__ import annotations
 
 import math
-from array import array
+import struct
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -115,14 +116,15 @@ def _output_tokens(own: Mapping[str, Any]) -> int | None:
 
 
 def _offset_gaps(offsets: Any) -> tuple[float, ...]:
-    """Return the gaps between tokens whose exact offsets a span bears: microseconds, as 32-bit or a list."""
-    if isinstance(offsets, bytes) and len(offsets) % 4 == 0:
-        packed = array("I")
-        packed.frombytes(offsets)
-        offsets = packed.tolist()
-    if not isinstance(offsets, list):
+    """Return the gaps between tokens whose exact offsets a span bears: base64 of little-endian 32-bit microseconds."""
+    if not isinstance(offsets, str):
         return ()
-    return tuple((later - earlier) * _MICRO for earlier, later in pairwise(offsets))
+    try:
+        packed = b64decode(offsets, validate=True)
+        times = [time for (time,) in struct.iter_unpack("<I", packed)]
+    except (ValueError, struct.error):  # Another's attribute of that name.
+        return ()
+    return tuple((later - earlier) * _MICRO for earlier, later in pairwise(times))
 
 
 def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict[str, float]:
