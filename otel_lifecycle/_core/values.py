@@ -16,6 +16,10 @@ MAX_OUTPUT: Final = 2**31
 """Tokens that a whole answer can have."""
 
 
+MAX_CHOICES: Final = 1024
+"""Choices one request can have: their number is the client's to choose."""
+
+
 def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
     """Return the time; InvalidTimestamp unless it is None or a finite number."""
     if timestamp is None or _is_finite(timestamp):
@@ -74,9 +78,9 @@ def check_count(
 def check_choice(choice: object, event: str | None = None, state: str | None = None, timestamp: object = None) -> int:
     """Return the choice's index; InvalidValue unless it is a whole number from 0."""
     known = whole(choice)
-    if known is None:
+    if known is None or known >= MAX_CHOICES:
         raise InvalidValue(
-            f"the choice of {event!r} is {shown(choice)}; it must be a whole number from 0",
+            f"the choice of {event!r} is {shown(choice)}; it must be a whole number from 0, below {MAX_CHOICES}",
             state=state,
             event=event,
             timestamp=timestamp,

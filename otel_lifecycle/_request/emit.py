@@ -112,6 +112,9 @@ def _stage_times(record: Record, apart: bool) -> Iterator[tuple[Stage, int, int]
     times, remote = timeline.times, timeline.remote
     cut_state = timeline.interrupted if timeline.ended_in == PREEMPTED else timeline.ended_in
     for stage in timeline.shape.stages:
+        if record.unmarked:
+            # Nobody marks stages there: which one it was in when it ended is not known.
+            return
         left = "terminal" if stage.state == cut_state else stage.left
         if stage.entered not in times or left not in times or (left == "terminal" and stage.state != cut_state):
             continue

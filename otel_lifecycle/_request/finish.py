@@ -223,9 +223,11 @@ def sweep(record: Record, now: int) -> None:
         return
     timeline = record.timeline
     for logs, folded in ((timeline.tokens, timeline.folded), (timeline.remote_tokens, timeline.folded_remote)):
-        for choice, log in list(logs.items()):
-            if len(log) > FOLD_ABOVE:
-                _fold(record, choice, log, folded)
+        # Its choices share what a request may hold.
+        if sum(map(len, list(logs.values()))) > FOLD_ABOVE:
+            for choice, log in list(logs.items()):
+                if len(log) > 1:
+                    _fold(record, choice, log, folded)
 
 
 def _sweep_ended(record: Record, now: int) -> None:

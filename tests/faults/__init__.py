@@ -1,0 +1,1 @@
+"""What breaks around the library: processes that end, exporters that do not answer, disks that are full."""

@@ -1,0 +1,1 @@
+"""Instruments against the real SDK."""

@@ -1,0 +1,1 @@
+"""The package inside the servers people run, over real HTTP."""

@@ -1,0 +1,1 @@
+"""Any interleaving of what servers, threads and the garbage collector do."""
