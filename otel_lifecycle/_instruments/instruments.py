@@ -17,6 +17,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments._bulk import BulkHistogram
+from otel_lifecycle._instruments._direct import QuickCounter
 from otel_lifecycle._log import say
 from otel_lifecycle._version import __version__
 from otel_lifecycle.semconv import Metric
@@ -36,7 +37,7 @@ class Instruments:
         meter = meter_provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
         self._counters = {row.name: _counter(meter, row) for row in semconv.METRICS if row.kind == "counter"}
         self._histograms = {row.name: _histogram(meter, row) for row in semconv.METRICS if row.kind == "histogram"}
-        self._gaps = BulkHistogram(self._histograms[semconv.INTER_TOKEN_LATENCY.name])
+        self._gaps = self._histograms[semconv.INTER_TOKEN_LATENCY.name]
         self._sets: dict[str, dict[Combination, dict[str, Any]]] = {row.name: {} for row in semconv.METRICS}
         self._names = {name: Bounded(MAX_NAMES) for name in ("operation", "provider", "model")}
         self._names["error"] = Bounded(MAX_ERROR_TYPES)
@@ -156,13 +157,13 @@ def _attributes(metric: Metric, labels: Combination, own: Combination) -> dict[s
 
 
 def _counter(meter: Meter, row: Metric) -> Any:
-    return meter.create_counter(row.name, unit=row.unit, description=row.description)
+    return QuickCounter(meter.create_counter(row.name, unit=row.unit, description=row.description))
 
 
 def _histogram(meter: Meter, row: Metric) -> Any:
-    return meter.create_histogram(
+    return BulkHistogram(meter.create_histogram(
         row.name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets
-    )
+    ))
 
 
 def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], Iterable[Observation]]) -> None:

@@ -1,0 +1,150 @@
+"""Interleaved measuring: contenders take turns, and a figure is the median of ratios of neighbours.
+
+Time is the CPU time of the process, so what other processes do to the machine shows as noise only.  Rounds go on until
+the interval around the median lies on one side of the limit; where it does not within the allowance, the bench says
+that the machine is too noisy, and that the clock is too coarse where one sample has too few ticks.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from time import monotonic, process_time_ns
+from types import FunctionType
+from typing import Any, Final
+
+Trial = Callable[[], int]
+"""Does its work once and returns the nanoseconds of the part that is measured."""
+
+Samples = dict[str, list[int]]
+
+FEWEST_ROUNDS: Final = 24
+TICKS: Final = 100
+"""Steps of the clock, or readings of it if those take longer, that one sample must have."""
+CLOSE: Final = 0.02
+"""An interval narrower than this part of the figure is as good as its middle, even across the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median and the bounds it lies in with 95 % confidence."""
+
+    figure: float
+    low: float
+    high: float
+
+    def settled(self, limit: float) -> bool:
+        """Whether it says on which side of the limit the figure is."""
+        return not self.low <= limit <= self.high or self.high - self.low <= CLOSE * self.figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One row of the budget, measured.  ``doubt``: why there is no figure."""
+
+    name: str
+    limit: float
+    interval: Interval | None = None
+    doubt: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return ``met``, ``MISSED`` or ``untold``."""
+        if self.interval is None:
+            return "untold"
+        return "met" if self.interval.figure <= self.limit else "MISSED"
+
+    def __str__(self) -> str:
+        """Return the line that is printed at the end."""
+        if self.interval is None:
+            return f"BUDGET {self.name} ({self.doubt}) {self.limit:g} untold"
+        return f"BUDGET {self.name} {self.interval.figure:.3g} {self.limit:g} {self.verdict}"
+
+
+@contextmanager
+def stopwatch(spent: list[int]) -> Iterator[None]:
+    """Add the CPU nanoseconds of the block to ``spent``."""
+    began = process_time_ns()
+    yield
+    spent.append(process_time_ns() - began)
+
+
+def interleave(trials: Mapping[str, Trial], enough: Callable[[Samples], bool], allowance: float) -> Samples:
+    """Run the trials in turns, every other round backwards, until ``enough`` or ``allowance`` seconds are over."""
+    for trial in trials.values():
+        trial()
+    gc.collect()
+    samples: Samples = {name: [] for name in trials}
+    order, end = list(trials), monotonic() + allowance
+    while monotonic() < end:
+        for name in order:
+            samples[name].append(trials[name]())
+        order.reverse()
+        if len(samples[order[0]]) >= FEWEST_ROUNDS and enough(samples):
+            break
+    return samples
+
+
+def compare(samples: Samples, ours: str, theirs: str) -> Interval:
+    """Return how many times ``theirs`` ``ours`` takes."""
+    return middle([a / b for a, b in zip(samples[ours], samples[theirs], strict=True)])
+
+
+def middle(values: Sequence[float]) -> Interval:
+    """Return the median and its confidence interval, which supposes no shape of the noise."""
+    ranked, size = sorted(values), len(values)
+    reach = 0.98 * math.sqrt(size)
+    low, high = math.floor(size / 2 - reach), math.ceil(size / 2 + reach) - 1
+    return Interval(median(ranked), ranked[max(low, 0)], ranked[min(high, size - 1)])
+
+
+def judge(name: str, limit: float, samples: Samples, ours: str, theirs: str) -> Budget:
+    """Make a budget of two contenders' samples, or say why they tell nothing."""
+    shortest = min(median(samples[ours]), median(samples[theirs]))
+    if shortest < TICKS * tick():
+        return Budget(name=name, limit=limit, doubt=f"the clock ticks every {tick()} ns, too coarse")
+    return decide(name, limit, compare(samples, ours, theirs))
+
+
+def decide(name: str, limit: float, interval: Interval) -> Budget:
+    """Make a budget of an interval, or say that it is too wide."""
+    if not interval.settled(limit):
+        return Budget(name=name, limit=limit, doubt=f"between {interval.low:.3g} and {interval.high:.3g}, too noisy")
+    return Budget(name=name, limit=limit, interval=interval)
+
+
+def versus(name: str, limit: float, ours: Trial, theirs: Trial, allowance: float = 30) -> tuple[Budget, Samples]:
+    """Measure two contenders against a limit of their ratio."""
+    samples = interleave(
+        {"ours": ours, "theirs": theirs},
+        lambda so_far: compare(so_far, "ours", "theirs").settled(limit),
+        allowance,
+    )
+    return judge(name, limit, samples, "ours", "theirs"), samples
+
+
+@cache
+def tick() -> int:
+    """Return the smallest step the CPU clock is seen to make, reading included, nanoseconds."""
+    steps: list[int] = []
+    last = process_time_ns()
+    while len(steps) < 50:
+        now = process_time_ns()
+        if now != last:
+            steps.append(now - last)
+            last = now
+    return min(steps)
+
+
+def fresh(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the function with a code object of its own.
+
+    The interpreter specialises code for the types it sees; contenders must not spoil that for each other.
+    """
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)

@@ -1,0 +1,164 @@
+"""A FastAPI server whose engine yields as fast as the event loop allows, with and without instrumentation.
+
+``python -m tests.benchmarks.server PORT ENDPOINT STACK``: the mode and the length of the answer are in the path, so
+that all modes run in the same process, in turns.  ``GET /cpu`` exports what waits to be and gives the CPU time of the
+process, its exporter threads included, so that each mode pays for its own spans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from time import perf_counter, process_time_ns
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.responses import StreamingResponse
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+import otel_lifecycle as lifecycle
+from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.benchmarks.subjects import EDGES, LABELS, MODEL
+
+STACKS: dict[str, dict[str, Any]] = {
+    "h11": {"loop": "asyncio", "http": "h11"},
+    "httptools": {"loop": "uvloop", "http": "httptools"},
+}
+"""What `pip install uvicorn` and what `pip install uvicorn[standard]` run on."""
+
+GIVE_UP_S = 1
+"""How long the exporter tries an endpoint that is down; between tries it waits, and that costs nothing."""
+
+app = FastAPI()
+slots = asyncio.Semaphore(100_000)
+
+
+class Telemetry:
+    """Providers that export to an OTLP/HTTP endpoint.
+
+    They are not the global ones: FastAPI reports to those by itself, and then the bare server would be no bare one.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{endpoint}/v1/metrics"))
+        self.meter_provider = MeterProvider([reader])
+        self.tracer_provider = TracerProvider()
+        self.tracer_provider.add_span_processor(LifecycleSpanProcessor(meter_provider=self.meter_provider))
+        exporter = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=GIVE_UP_S)
+        self.tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
+        self.tracer = self.tracer_provider.get_tracer("naive")
+        self.gaps = self.meter_provider.get_meter("naive").create_histogram(
+            "itl", "s", explicit_bucket_boundaries_advisory=EDGES
+        )
+
+    def request(self) -> Any:
+        """Open a request."""
+        return lifecycle.request(model=MODEL, tracer_provider=self.tracer_provider)
+
+
+def telemetry() -> Telemetry:
+    """Return the providers of this process."""
+    providers: Telemetry = app.state.telemetry
+    return providers
+
+
+async def engine(tokens: int) -> AsyncIterator[str]:
+    """Yield a token whenever the event loop comes round."""
+    for _ in range(tokens):
+        await asyncio.sleep(0)
+        yield " token"
+
+
+def frame(token: str) -> bytes:
+    """Return the chunk of a chat completion that carries the token, as every OpenAI-compatible server sends it."""
+    choice = {"index": 0, "delta": {"content": token}, "logprobs": None, "finish_reason": None}
+    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
+    return f"data: {json.dumps(chunk)}\n\n".encode()
+
+
+async def plain(tokens: int) -> AsyncIterator[bytes]:
+    """Serve without instrumentation."""
+    async with slots:
+        async for token in engine(tokens):
+            yield frame(token)
+
+
+async def streamed(tokens: int, request: Any) -> AsyncIterator[bytes]:
+    """Serve as the README does: stages as blocks, the engine's iterator wrapped."""
+    with request:
+        with request.stage("queue"):
+            await slots.acquire()
+        try:
+            with request.stage("preprocessing"):
+                pass
+            async for token in request.stream(engine(tokens)):
+                yield frame(token)
+        finally:
+            slots.release()
+
+
+async def marked(tokens: int, request: Any) -> AsyncIterator[bytes]:
+    """Serve with every token marked by hand."""
+    with request:
+        async with slots:
+            request.admit()
+            request.input_ready()
+            async for token in engine(tokens):
+                request.token()
+                yield frame(token)
+
+
+async def naive(tokens: int) -> AsyncIterator[bytes]:
+    """Serve with plain OpenTelemetry: an event and a histogram sample for every token."""
+    span = telemetry().tracer.start_span("chat", attributes=LABELS)
+    gaps, last = telemetry().gaps, perf_counter()
+    async with slots:
+        async for token in engine(tokens):
+            span.add_event("token")
+            now = perf_counter()
+            gaps.record(now - last, LABELS)
+            last = now
+            yield frame(token)
+    span.end()
+
+
+MODES: dict[str, Callable[[int], AsyncIterator[bytes]]] = {
+    "plain": plain,
+    "stream": lambda tokens: streamed(tokens, telemetry().request()),
+    "token": lambda tokens: marked(tokens, telemetry().request()),
+    "naive": naive,
+}
+
+
+@app.post("/answer/{mode}/{tokens}")
+async def answer(mode: str, tokens: int) -> StreamingResponse:
+    """Stream an answer."""
+    return StreamingResponse(MODES[mode](tokens), media_type="text/event-stream")
+
+
+@app.get("/cpu")
+async def cpu() -> Response:
+    """Return the CPU nanoseconds that the process has taken, once every finished span is exported or given up."""
+    await asyncio.to_thread(telemetry().tracer_provider.force_flush, 5000)
+    return Response(str(process_time_ns()))
+
+
+def main() -> None:
+    """Serve on loopback until killed."""
+    app.state.telemetry = Telemetry(sys.argv[2])
+    stack = STACKS[sys.argv[3]]
+    uvicorn.run(
+        app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False, backlog=4096, **stack
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""What instrumentation costs a whole streaming server, by concurrency and by length of answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import Final
+
+from tests.benchmarks.load import HOST, Load, batch
+from tests.benchmarks.measure import Budget, Interval, decide, middle
+
+ROOT: Final = Path(__file__).parents[2]
+LIMIT: Final = 1.03
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A load: so many streams at a time, so many tokens an answer, so many answers, in so many rounds."""
+
+    streams: int
+    tokens: int
+    answers: int
+    rounds: int
+    modes: tuple[str, ...] = ("plain", "stream", "token", "naive")
+
+
+BUDGETED: Final = (
+    # Enough answers a round that their spans fill an export of the batch processor's own size.
+    Shape(1, 1000, 64, 8),
+    Shape(64, 1000, 64, 8),
+    # A round of the naive way takes half a minute here and tells nothing new.
+    Shape(1000, 1000, 1000, 2, ("plain", "stream", "token")),
+)
+BY_LENGTH: Final = (Shape(64, 10, 640, 10), Shape(64, 100, 192, 10))
+STACK: Final = "h11"
+"""What `pip install uvicorn` brings, and the extra ``demo`` with it."""
+FASTER: Final = "httptools"
+
+
+class _Accepting(BaseHTTPRequestHandler):
+    """A Collector that takes everything and looks at nothing."""
+
+    def do_POST(self) -> None:
+        """Accept an export."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def collector(up: bool) -> Iterator[str]:
+    """Yield an OTLP/HTTP endpoint: one that accepts, or one where nobody listens."""
+    if not up:
+        yield f"http://{HOST}:{free_port()}"
+        return
+    sink = ThreadingHTTPServer((HOST, 0), _Accepting)
+    thread = threading.Thread(target=sink.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{sink.server_address[1]}"
+    finally:
+        sink.shutdown()
+        sink.server_close()
+        thread.join()
+
+
+@contextmanager
+def serving(endpoint: str, stack: str) -> Iterator[int]:
+    """Run the server in a process of its own and yield its port."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.benchmarks.server", str(port), endpoint, stack]
+    # A closed endpoint is part of the load; what the exporters log of it is not.
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(port, process)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes], patience: float = 60) -> None:
+    """Return when the server accepts connections; RuntimeError if it ends before, or does not in time."""
+    end = monotonic() + patience
+    while process.poll() is None and monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) == 0:
+                return
+        sleep(0.05)
+    raise RuntimeError("the benchmark's server did not start")
+
+
+def whole_server(say: Say) -> Iterator[Budget]:
+    """Measure every load with the Collector up and down; the modes take turns within each round."""
+    for state in ("up", "down"):
+        with collector(state == "up") as endpoint, serving(endpoint, STACK) as port:
+            head(say, STACK, state)
+            for shape in (*(BY_LENGTH if state == "up" else ()), *BUDGETED):
+                ratios = measure(say, port, shape)
+                if shape in BUDGETED:
+                    yield decide(f"server_{shape.streams}_streams_collector_{state}", LIMIT, ratios["stream"])
+    if find_spec("uvloop") and find_spec("httptools"):
+        with collector(True) as endpoint, serving(endpoint, FASTER) as port:
+            head(say, FASTER, "up")
+            for shape in BUDGETED[:2]:
+                measure(say, port, shape)
+
+
+def head(say: Say, stack: str, state: str) -> None:
+    """Print the head of a table."""
+    say(f"  streaming server on {stack}, Collector {state}:")
+    say("    streams tokens mode     CPU µs/token   against plain          tokens/s    p99 s")
+
+
+def measure(say: Say, port: int, shape: Shape) -> dict[str, Interval]:
+    """Print the rows of one load; return each mode's CPU against the one without instrumentation."""
+    loads = asyncio.run(alternate(port, shape))
+    ratios = {mode: against_plain(loads, mode) for mode in shape.modes}
+    for mode in shape.modes:
+        say(row(shape, mode, loads[mode], ratios[mode]))
+    return ratios
+
+
+async def alternate(port: int, shape: Shape) -> Mapping[str, list[Load]]:
+    """Let the modes take turns, every other round backwards, after one short round that counts for nothing."""
+    order, loads = list(shape.modes), {mode: list[Load]() for mode in shape.modes}
+    for mode in order:
+        await batch(port, mode, streams=min(shape.streams, 8), tokens=shape.tokens, answers=8)
+    for _ in range(shape.rounds):
+        for mode in order:
+            load = await batch(port, mode, streams=shape.streams, tokens=shape.tokens, answers=shape.answers)
+            loads[mode].append(load)
+        order.reverse()
+    return loads
+
+
+def against_plain(loads: Mapping[str, list[Load]], mode: str) -> Interval:
+    """Return the CPU of a token against the one of the same round without instrumentation."""
+    return middle(
+        [one.cpu_per_token / bare.cpu_per_token for one, bare in zip(loads[mode], loads["plain"], strict=True)]
+    )
+
+
+def row(shape: Shape, mode: str, loads: list[Load], ratio: Interval) -> str:
+    """Return one line of the table."""
+    cpu, throughput, p99 = (
+        median(getattr(load, name) for load in loads) for name in ("cpu_per_token", "throughput", "p99")
+    )
+    spread = f"{ratio.figure:.3f} ({ratio.low:.3f}..{ratio.high:.3f})"
+    return (
+        f"    {shape.streams:7} {shape.tokens:6} {mode:8} {cpu * 1e6:12.1f}   {spread:22} {throughput:8.0f} {p99:8.3f}"
+    )
