@@ -77,15 +77,15 @@ NUMBERS = [
 """Every case there is."""
 
 
-def rows() -> dict[str, tuple[str, str, str]]:
-    """Return the table: case -> what it is about, its tests, and what is left for later."""
+def rows() -> dict[str, tuple[str, str]]:
+    """Return the table: case -> what it is about, and its tests."""
     found = {}
     for line in (TESTS / "README.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if re.fullmatch(r"C\d\d", cells[0]):
-            number, about, tests, later = cells
+            number, about, tests = cells
             assert number not in found, f"two rows of {number}"
-            found[number] = (about, tests, later)
+            found[number] = (about, tests)
     return found
 
 
@@ -95,7 +95,7 @@ def functions() -> dict[str, set[str]]:
         path.relative_to(TESTS).as_posix(): {
             node.name
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_")
         }
         for path in TESTS.rglob("test_*.py")
     }
@@ -112,8 +112,8 @@ def test_every_case_has_a_row() -> None:
 
 
 def test_every_row_says_where_its_tests_are() -> None:
-    """A test, a row of the case table, or the reason why it is left for later."""
-    assert [number for number, (about, tests, later) in rows().items() if not about or not (tests or later)] == []
+    """A test, or a row of the case table."""
+    assert [number for number, (about, tests) in rows().items() if not about or not tests] == []
 
 
 def test_every_test_named_exists() -> None:
@@ -121,7 +121,7 @@ def test_every_test_named_exists() -> None:
     there = functions()
     wrong = [
         f"{number}: {file}::{function}"
-        for number, (_, tests, _) in rows().items()
+        for number, (_, tests) in rows().items()
         for file, function in named(tests)
         if function not in there.get(file, set())
     ]
@@ -130,17 +130,16 @@ def test_every_test_named_exists() -> None:
 
 def test_case_table_is_where_the_rows_say() -> None:
     """What a row calls ``table`` is in the case table, and the other way round."""
-    claimed = {number for number, (_, tests, _) in rows().items() if re.search(r"\btable\b", tests)}
+    claimed = {number for number, (_, tests) in rows().items() if re.search(r"\btable\b", tests)}
     assert claimed == {case.id[:3] for case in CASES}
 
 
 def test_every_numbered_test_is_named() -> None:
     """A test that bears the number of a case stands in the row of that case."""
-    claimed = {(number, function) for number, (_, tests, _) in rows().items() for _, function in named(tests)}
+    claimed = {(number, function) for number, (_, tests) in rows().items() for _, function in named(tests)}
     there = {
         (f"C{match[1]}", function)
         for file, names in functions().items()
-        if file.startswith("cases/")
         for function in names
         if (match := re.match(r"test_c(\d\d)_", function))
     }
