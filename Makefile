@@ -57,8 +57,14 @@ demo: $(STAMP) ## serve a real model, load it, and show where each request spent
 test-demo: $(STAMP) ## the tests that serve the real model
 	$(BIN)/python -m pytest -m demo --timeout=600 $(ARGS)
 
+# The engines that take long to install: llama-cpp-python compiles for some six minutes, once.
+ENGINES := $(VENV)/.engines
+$(ENGINES): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[litserve,llama-cpp-python]'
+	@touch $@
+
 .PHONY: test-slow
-test-slow: $(STAMP) ## soaks, faults and big inputs
+test-slow: $(ENGINES) ## soaks, faults, big inputs and the engines
 	$(BIN)/python -m pytest -m slow --timeout=1800 $(ARGS)
 
 .PHONY: bench

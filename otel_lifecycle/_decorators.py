@@ -44,7 +44,7 @@ class _Opener:
         }
         check_role(arguments.get("role", "whole"))
         check_names(arguments)
-        self._values = given({"role": "whole", "traffic": "live", **arguments})
+        self._values = given(arguments)
 
     def open(self, started: Anchor | None = None, parent: Context | None = None) -> _Call:
         """Open the request of a call that began at ``started`` in the context ``parent``; join the current one."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from opentelemetry.context import Context, create_key, get_value, set_value
+from opentelemetry.context import Context, create_key, set_value
 
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
@@ -149,8 +149,8 @@ def with_claim(context: Context, claim: Claim) -> Context:
 
 def claim_in(context: Context | None) -> Claim | None:
     """Return the claim of the request whose span starts in this context."""
-    claim = None if context is None else get_value(_CLAIM, context)
-    return claim if isinstance(claim, Claim) else None
+    claim: Any = None if context is None else context.get(_CLAIM)
+    return claim  # type: ignore[no-any-return]  # nobody else has the key
 
 
 def add_processor(processor: Assessor) -> None:

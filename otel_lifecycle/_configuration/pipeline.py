@@ -79,6 +79,12 @@ class Pipeline:
             closer.begin()
         return all(closer.wait(deadline - monotonic()) for closer in others) and done
 
+    def flush(self, timeout: float) -> None:
+        """Send what has ended so far; the providers go on."""
+        milliseconds = int(timeout * 1000)
+        self.tracer_provider.force_flush(milliseconds)
+        self.meter_provider.force_flush(milliseconds)
+
     def _end_requests(self) -> None:
         # An app's own exporter may hang at the spans that end here, so this too is done on a thread of its own.
         self.processor.end_requests()

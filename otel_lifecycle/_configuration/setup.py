@@ -162,5 +162,12 @@ def shutdown(timeout: float | None = None) -> bool:
     return done
 
 
+def flush() -> None:
+    """Send what ``configure()`` still holds; nothing without it.  It may take as long as the exporters like."""
+    pipeline, settings = _default.pipeline, _default.settings
+    if pipeline is not None and settings is not None and _default.pid == os.getpid():
+        pipeline.flush(settings.shutdown_timeout)
+
+
 def _at_exit() -> None:
     shutdown()

@@ -79,8 +79,9 @@ def request(
             "revision": revision,
             "cache_policy": cache_policy,
             "attempt": attempt,
-            "role": conditions.check_role(role),
-            "traffic": traffic,
+            # What every request is unless somebody says otherwise is not worth an attribute.
+            "role": None if role == "whole" else conditions.check_role(role),
+            "traffic": None if traffic == "live" else traffic,
             "workload": workload,
             "deadline": deadline,
         }

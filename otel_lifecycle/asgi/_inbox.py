@@ -1,0 +1,102 @@
+"""The receiving side of a request: what the app reads, and a watch for the client that leaves meanwhile.
+
+An app that computes an answer does not listen.  Once it has read the whole body, the only message that can still come
+is ``http.disconnect``, so somebody else may wait for it: a task that gives way as soon as the app itself asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import FunctionType
+from typing import Any, TypeAlias
+
+from otel_lifecycle.asgi._around import Around
+
+Message: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+
+_DISCONNECT = "http.disconnect"
+
+
+class Inbox:
+    """Hands messages to the app and calls ``left(told)`` when the client has gone.
+
+    ``told``: whether the app itself was given the message.
+    """
+
+    __slots__ = ("_around", "_closed", "_kept", "_left", "_listeners", "_read", "_receive", "_watch")
+
+    def __init__(self, receive: Receive, around: Around, left: Callable[[bool], None]) -> None:
+        self._receive = receive
+        self._around = around
+        self._left = left
+        self._read = False
+        self._closed = False
+        self._listeners = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._kept: Message | None = None
+
+    async def receive(self) -> Message:
+        """Return the next message, as the server's own ``receive`` does."""
+        if self._kept is not None:
+            self._left(True)
+            return self._kept
+        self._stop()
+        self._listeners += 1
+        message: Message | None = None
+        try:
+            message = await self._around.call(self._receive)
+        finally:
+            self._listeners -= 1
+            self._took(message)
+        return message
+
+    def _took(self, message: Message | None) -> None:
+        """Look at what the app was given; None if its waiting was broken off."""
+        if message is not None and message["type"] == _DISCONNECT:
+            self.close()
+            self._left(True)
+            return
+        if message is not None and not message.get("more_body", False):
+            self._read = True
+        self._start()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed = True
+        self._stop()
+
+    def _start(self) -> None:
+        if not self._read or self._closed or self._listeners or self._watch is not None:
+            return
+        try:
+            # Only asyncio has tasks that nobody needs to wait for; under trio the app has to listen itself.
+            self._watch = asyncio.get_running_loop().create_task(self._wait(), name="otel-lifecycle-disconnect")
+        except RuntimeError:
+            self._closed = True
+
+    def _stop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    async def _wait(self) -> None:
+        try:
+            message = await _innermost(self._receive)()
+        except Exception:  # noqa: BLE001  # what the server raises is for the app, and comes when the app asks
+            return
+        if message["type"] == _DISCONNECT and not self._closed:
+            self._kept = message
+            self._closed = True
+            self._left(False)
+
+
+def _innermost(receive: Receive) -> Receive:
+    """Return the server's own ``receive`` where an instrumentation has wrapped it.
+
+    Its wrapper would make a span of this waiting, which nobody asked for.
+    """
+    # Of a bound method the attribute would be its class's: a function without its self.
+    inner = getattr(receive, "__wrapped__", None) if isinstance(receive, FunctionType) else None
+    return _innermost(inner) if callable(inner) else receive

@@ -1,0 +1,78 @@
+"""What happens to a request inside LitServe's inference workers, told to the process that answers it.
+
+Workers are processes of their own, spawned: the callback below is handed to them like any of LitServe's, and makes
+itself at home there.  Its marks travel with LitServe's own "started" message, whose worker id is an integer that knows
+more, so that a server which is not instrumented takes them for what they look like.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from time import time_ns
+from typing import Any
+
+from litserve import Callback
+from litserve.loops.base import LitLoop
+from litserve.utils import LitAPIStatus, LoopResponseType
+
+from otel_lifecycle.asgi._around import guarded
+
+__all__ = ["LitAPIStatus", "LoopResponseType", "Mark", "WorkerMarks"]
+
+
+class Mark(int):
+    """A worker's number, and what happened to a request in it when (epoch nanoseconds)."""
+
+    event: str
+    at_ns: int
+
+    @classmethod
+    def of(cls, worker_id: int | None, event: str) -> Mark:
+        """Return the mark of what happens now."""
+        mark = cls(worker_id or 0)
+        mark.event, mark.at_ns = event, time_ns()
+        return mark
+
+
+class WorkerMarks(Callback):  # type: ignore[misc]  # litserve has no types
+    """Marks, in a worker, when a request leaves the queue and when its input enters the model."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[Any, int, Any, int | None]] = {}
+
+    def on_before_setup(self, *arguments: Any, **named: Any) -> None:
+        """Look at what this process sends from now on."""
+        original = LitLoop.put_response
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def put_response(*arguments: Any, **named: Any) -> None:
+            guarded("a worker's message", self._look, signature, arguments, named)
+            original(*arguments, **named)
+
+        LitLoop.put_response = put_response
+
+    def _look(self, signature: inspect.Signature, arguments: Any, named: Any) -> None:
+        message = signature.bind(*arguments, **named).arguments
+        uid = message["uid"]
+        if message["status"] == LitAPIStatus.START:
+            where = message["transport"], message["response_queue_id"]
+            self._taken[uid] = (*where, message["response_type"], message["self"].worker_id)
+            self._send(uid, "admit")
+        else:
+            self._taken.pop(uid, None)
+
+    def on_before_predict(self, *arguments: Any, lit_api: Any = None, **named: Any) -> None:
+        """The requests taken from the queue since the last time are the ones that enter the model now.
+
+        Where a worker decodes several at once, nobody says which; then none is marked.
+        """
+        if not getattr(lit_api, "enable_async", True):
+            for uid in list(self._taken):
+                guarded("a worker's mark", self._send, uid, "input_ready")
+        self._taken.clear()
+
+    def _send(self, uid: str, event: str) -> None:
+        transport, queue, kind, worker_id = self._taken[uid]
+        transport.send((uid, ((), LitAPIStatus.START, kind, Mark.of(worker_id, event))), consumer_id=queue)

@@ -1,0 +1,124 @@
+"""``LitServe``: its HTTP endpoints, and its inference workers in other processes.
+
+A request arrives over HTTP, is admitted when a worker takes it from the queue, and its input is ready when
+``predict`` begins.  Tokens are those of the frames of an OpenAI spec; what another API streams is output of unknown
+size, and what it returns is a whole answer.  Of a worker that decodes several requests at once it is not known which
+enters the model, so preprocessing and prefill are absent there.  ``on_after_predict`` is not used: of a generator it
+comes before the first token, not after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from opentelemetry.trace import TracerProvider
+
+from otel_lifecycle._request.handle import NoRequest, Request
+from otel_lifecycle._request.opening import current
+from otel_lifecycle.asgi import LifecycleMiddleware, Route
+from otel_lifecycle.asgi._around import guarded
+from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, installed_version
+
+_STATES: Final = {"admit": "queued", "input_ready": "preprocessing"}
+"""What a worker tells -> the state in which it is news."""
+
+
+class LitServeInstrumentor(EngineInstrumentor):
+    """Makes each request of a ``LitServer`` an inference request."""
+
+    distribution: ClassVar[str] = "litserve"
+    requirement: ClassVar[str] = ">= 0.2.19, < 0.3"
+
+    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        import litserve.server
+        import litserve.utils
+
+        from otel_lifecycle.integrations import _litserve_worker as worker
+
+        told = {"backend": "litserve", "backend_version": installed_version(self.distribution)}
+
+        def followed(original: Callable[..., None]) -> Callable[..., None]:
+            def register_middleware(server: Any) -> None:
+                original(server)
+                routes = [_route_of(litserve, lit_api) for lit_api in server.litapi_connector]
+                server.app.add_middleware(LifecycleMiddleware, routes=routes, tracer_provider=tracer_provider, **told)
+                server._callback_runner._add_callbacks(worker.WorkerMarks())
+
+            return register_middleware
+
+        def listening(original: Callable[..., Any]) -> Callable[..., Any]:
+            def response_queue_to_buffer(transport: Any, response_buffer: Any, *more: Any, **named: Any) -> Any:
+                return original(_Listening(transport, response_buffer, worker), response_buffer, *more, **named)
+
+            return response_queue_to_buffer
+
+        patches.wrap(litserve.server.LitServer, "_register_middleware", followed)
+        patches.wrap(litserve.server, "response_queue_to_buffer", listening)
+        patches.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
+
+
+def _route_of(litserve: Any, lit_api: Any) -> Route:
+    """Return the route of one API and what is known of its requests."""
+    if isinstance(lit_api.spec, litserve.OpenAISpec):
+        return Route(lit_api.spec.api_path, methods=["POST"], operation="chat", tokens="openai")
+    if isinstance(lit_api.spec, litserve.OpenAIEmbeddingSpec):
+        path = lit_api.spec.api_path
+        return Route(path, methods=["POST"], operation="embeddings", shape="pooling", tokens="openai")
+    # Whatever it is that the API makes, the conventions have no better word for it.
+    return Route(lit_api.api_path, methods=["POST"], operation="generate_content", tokens=_unknown)
+
+
+def _unknown(part: object) -> None:
+    """How many tokens a part of an answer has, if it has any, only the API knows."""
+
+
+def _remembering(original: Callable[..., None]) -> Callable[..., None]:
+    """Where an answer is waited for, remember which request waits."""
+
+    def init(item: Any, *arguments: Any, **named: Any) -> None:
+        original(item, *arguments, **named)
+        handle = current()
+        if not isinstance(handle, NoRequest):
+            item.otel_lifecycle = handle._record.reference
+
+    return init
+
+
+class _Listening:
+    """A transport whose messages are looked at as they come."""
+
+    def __init__(self, transport: Any, waiting: Any, worker: Any) -> None:
+        self._transport = transport
+        self._waiting = waiting
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    async def areceive(self, *arguments: Any, **named: Any) -> Any:
+        """Return the next message."""
+        message = await self._transport.areceive(*arguments, **named)
+        if message is not None:
+            guarded("a message of a worker", self._look, message)
+        return message
+
+    def _look(self, message: Any) -> None:
+        uid, (_, status, kind, worker_id) = message
+        handle = self._waits_for(uid)
+        if handle is not None:
+            self._take(handle, status, kind, worker_id)
+
+    def _waits_for(self, uid: str) -> Request | None:
+        reference = getattr(self._waiting.get(uid), "otel_lifecycle", None)
+        handle: Request | None = None if reference is None else reference()
+        return handle
+
+    def _take(self, handle: Request, status: Any, kind: Any, worker_id: Any) -> None:
+        if isinstance(worker_id, self._worker.Mark):
+            # Of several choices each is taken from the queue by itself; the first one is the request's.
+            if handle._record.state == _STATES[worker_id.event]:
+                handle.record([{"event": worker_id.event, "timestamp": worker_id.at_ns}])
+        elif status == self._worker.LitAPIStatus.ERROR and kind == self._worker.LoopResponseType.STREAMING:
+            # The stream ends in good order for the client, with what there was until now.
+            handle.fail("engine_error")

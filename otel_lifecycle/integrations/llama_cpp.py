@@ -1,0 +1,229 @@
+"""``llama-cpp-python``: the class ``Llama``, and the server that comes with it.
+
+A call of ``create_completion``, ``create_chat_completion`` or ``create_embedding`` is a request, one inside another the
+same one.  Tokens are marked where the model yields them, so a whole answer has a first token too; the input is ready
+when that begins.  In the server a request arrives over HTTP and is admitted when it holds the model's lock.  A stream
+that the server breaks off, because another request came or the client left, is cancelled, whatever it sends last.  With
+a draft model several tokens come of one step: how many is not told, so gaps and counts of a stream are absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from opentelemetry.trace import TracerProvider
+
+from otel_lifecycle._request.endings import of_exception
+from otel_lifecycle._request.handle import NoRequest, Request
+from otel_lifecycle._request.opening import current
+from otel_lifecycle._request.startup import startup
+from otel_lifecycle.asgi import LifecycleMiddleware, Route
+from otel_lifecycle.integrations._engine import (
+    EngineInstrumentor,
+    Patches,
+    Unsupported,
+    begin,
+    installed_version,
+    model_name,
+    name_model,
+    whole,
+)
+
+METHODS: Final[Mapping[str, tuple[str, str]]] = {
+    "create_chat_completion": ("chat", "default"),
+    "create_completion": ("text_completion", "default"),
+    "create_embedding": ("embeddings", "pooling"),
+}
+"""Each method that is a request -> its operation and shape."""
+
+ROUTES: Final = (
+    Route("POST /v1/chat/completions", operation="chat"),
+    Route("POST /v1/completions", operation="text_completion"),
+    Route("POST /v1/engines/copilot-codex/completions", operation="text_completion"),
+    Route("POST /v1/embeddings", operation="embeddings", shape="pooling"),
+)
+"""The server's routes that are requests."""
+
+SERVER_NEEDS: Final = ("fastapi", "sse_starlette", "starlette_context")
+"""What is installed where the server can be."""
+
+BACKEND: Final = "llama.cpp"
+
+
+class LlamaCppInstrumentor(EngineInstrumentor):
+    """Makes each call of ``llama_cpp.Llama``, and each request of its server, an inference request."""
+
+    distribution: ClassVar[str] = "llama-cpp-python"
+    requirement: ClassVar[str] = ">= 0.3.36, < 0.4"
+
+    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        import llama_cpp
+
+        llama, is_end = llama_cpp.Llama, getattr(llama_cpp, "llama_vocab_is_eog", None)
+        if is_end is None:
+            raise Unsupported("llama_cpp has no llama_vocab_is_eog")
+        told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
+        patches.wrap(llama, "__init__", _Loading(told, tracer_provider).around)
+        for name, (operation, shape) in METHODS.items():
+            patches.wrap(llama, name, _Method({**told, "operation": operation}, shape, tracer_provider).around)
+        patches.wrap(llama, "generate", _Generation(is_end).around)
+        if all(importlib.util.find_spec(name) is not None for name in SERVER_NEEDS):
+            _patch_server(patches, told, tracer_provider)
+
+
+class _Loading:
+    """Loading a model is a cold-start phase."""
+
+    def __init__(self, told: Mapping[str, Any], tracer_provider: TracerProvider | None) -> None:
+        self._told = told
+        self._tracer_provider = tracer_provider
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``Llama.__init__`` with its time recorded."""
+
+        def init(llama: Any, model_path: Any, *arguments: Any, **named: Any) -> None:
+            name = model_name(str(model_path))
+            with startup("load_model", model=name, tracer_provider=self._tracer_provider, **self._told):
+                original(llama, model_path, *arguments, **named)
+
+        return init
+
+
+class _Method:
+    """How the calls of one method become requests."""
+
+    def __init__(self, conditions: Mapping[str, Any], shape: str, tracer_provider: TracerProvider | None) -> None:
+        self._conditions = conditions
+        self._shape = shape
+        self._tracer_provider = tracer_provider
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method with a request around it."""
+
+        def method(llama: Any, *arguments: Any, **named: Any) -> Any:
+            asked = {**self._conditions, **_asked(named)}
+            call = begin(asked, shape=self._shape, tracer_provider=self._tracer_provider)
+            if not call.live:
+                return original(llama, *arguments, **named)
+            name_model(call.handle, named.get("model") or llama.model_path)
+            result = call.run(original, llama, *arguments, **named)
+            read = call.reader(counts=False)
+            if hasattr(result, "__next__"):
+                return call.items(result, read)
+            read(result)
+            call.answered()
+            return result
+
+        return method
+
+
+class _Generation:
+    """Marks what the model itself tells: its input is ready, and each token."""
+
+    def __init__(self, is_end: Callable[[Any, int], bool]) -> None:
+        self._is_end = is_end
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``Llama.generate`` with its tokens marked on the current request."""
+
+        def generate(llama: Any, tokens: Sequence[int], *arguments: Any, **named: Any) -> Any:
+            handle = current()
+            source = original(llama, tokens, *arguments, **named)
+            if isinstance(handle, NoRequest):
+                return source
+            return self._marked(handle, llama, len(tokens), source)
+
+        return generate
+
+    def _marked(
+        self, handle: Request, llama: Any, inputs: int, source: Generator[int, Any, None]
+    ) -> Generator[int, Any, None]:
+        record = handle._record
+        _input_ready(handle, inputs)
+        # A draft model's tokens are accepted several at a time.
+        count = 1 if llama.draft_model is None else None
+        try:
+            token = next(source)
+            while True:
+                if not self._is_end(llama._model.vocab, token):
+                    record.item(count)
+                elif record.awaits_output:
+                    record.whole_answer(0)
+                sent = yield token
+                token = source.send(sent)
+        except StopIteration:
+            return
+        finally:
+            source.close()
+
+
+def _input_ready(handle: Request, inputs: int) -> None:
+    record = handle._record
+    if "input_tokens" not in record.usage:
+        handle.usage(input_tokens=inputs)
+    with record.lock:
+        if record.status is None and record.timeline.shape.name == "default":
+            if record.state == "queued":
+                record.pass_to("preprocessing")
+            if record.state == "preprocessing":
+                handle.input_ready()
+
+
+def _asked(named: Mapping[str, Any]) -> dict[str, object]:
+    """Return what the arguments of a call say of the request."""
+    stream = named.get("stream")
+    return {"max_tokens": whole(named.get("max_tokens")), "stream": stream if isinstance(stream, bool) else None}
+
+
+# ------------------------------------------------------------------------------------------------ the server
+
+
+def _patch_server(patches: Patches, told: Mapping[str, Any], tracer_provider: TracerProvider | None) -> None:
+    from llama_cpp.server import app
+
+    def followed(create_app: Callable[..., Any]) -> Callable[..., Any]:
+        def create(*arguments: Any, **named: Any) -> Any:
+            made = create_app(*arguments, **named)
+            made.add_middleware(LifecycleMiddleware, routes=ROUTES, tracer_provider=tracer_provider, **told)
+            return made
+
+        return create
+
+    patches.wrap(app, "create_app", followed)
+    patches.wrap(app, "get_llama_proxy", _admitted)
+    patches.wrap(app, "get_event_publisher", _published)
+
+
+def _admitted(original: Callable[[], AsyncIterator[Any]]) -> Callable[[], AsyncIterator[Any]]:
+    """Whoever gets the model's lock is admitted."""
+
+    async def get_llama_proxy() -> AsyncIterator[Any]:
+        async with contextlib.asynccontextmanager(original)() as proxy:
+            handle = current()
+            if not isinstance(handle, NoRequest) and handle._record.state == "queued":
+                handle.admit()
+            yield proxy
+
+    return get_llama_proxy
+
+
+def _published(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A stream that is broken off ends its request there: the server closes the response in good order afterwards."""
+
+    async def get_event_publisher(*arguments: Any, **named: Any) -> Any:
+        handle = current()
+        try:
+            return await original(*arguments, **named)
+        except BaseException as error:
+            ending = of_exception(error, past_deadline=False)
+            if ending.event == "cancel":
+                left = not isinstance(handle, NoRequest) and handle._record.disconnected
+                handle.cancel("client_disconnected" if left else ending.reason)
+            else:
+                handle.fail(error)
+            raise
+
+    return get_event_publisher

@@ -1,0 +1,130 @@
+"""``xllamacpp``: llama.cpp's server inside the process, called through ``Server.handle_*``.
+
+Each call is a request.  A stream gives its tokens as they come; a whole answer gives their number.  The engine's
+queue and prompt processing are inside one call and it tells their ends to nobody, so those stages are absent.
+Requests to the server's own HTTP port never pass through Python and are not seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from opentelemetry.trace import TracerProvider
+
+from otel_lifecycle.integrations._engine import (
+    EngineCall,
+    EngineInstrumentor,
+    Patches,
+    begin,
+    installed_version,
+    text,
+    whole,
+)
+
+METHODS: Final[Mapping[str, tuple[str, str]]] = {
+    "handle_chat_completions": ("chat", "default"),
+    "handle_completions": ("text_completion", "default"),
+    "handle_embeddings": ("embeddings", "pooling"),
+    "handle_rerank": ("rerank", "pooling"),
+}
+"""Each method that is a request -> its operation and shape."""
+
+
+class XllamacppInstrumentor(EngineInstrumentor):
+    """Makes each call of ``xllamacpp.Server`` an inference request."""
+
+    distribution: ClassVar[str] = "xllamacpp"
+    requirement: ClassVar[str] = ">= 0.2.10, < 2027"
+
+    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        import xllamacpp
+
+        for name, (operation, shape) in METHODS.items():
+            conditions = {
+                "operation": operation,
+                "backend": "llama.cpp",
+                "backend_version": installed_version(self.distribution),
+            }
+            patches.wrap(xllamacpp.Server, name, _Handler(conditions, shape, tracer_provider).around)
+
+
+class _Handler:
+    """How the calls of one method become requests."""
+
+    def __init__(self, conditions: Mapping[str, object], shape: str, tracer_provider: TracerProvider | None) -> None:
+        self._conditions = conditions
+        self._shape = shape
+        self._tracer_provider = tracer_provider
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method with a request around it."""
+
+        def handle(server: Any, prompt: Any, *callback: Any, **named: Any) -> Any:
+            asked = {**self._conditions, **_asked(prompt)}
+            call = begin(asked, shape=self._shape, tracer_provider=self._tracer_provider)
+            if not call.live:
+                return original(server, prompt, *callback, **named)
+            run = _Run(call)
+            callback = tuple(map(run.tap, callback))
+            named = {name: run.tap(value) for name, value in named.items()}
+            result = call.run(original, server, prompt, *callback, **named)
+            run.finish(result)
+            return result
+
+        return handle
+
+
+class _Run:
+    """One call: what the engine hands out goes to the request first."""
+
+    def __init__(self, call: EngineCall) -> None:
+        self._call = call
+        self._read = call.reader(counts=True)
+        self._stopped = False
+
+    def tap(self, callback: Any) -> Any:
+        """Return the callback with each frame read before it is called."""
+        if not callable(callback):
+            return callback
+
+        def each(frame: Any) -> Any:
+            self._read(frame)
+            stop = callback(frame)
+            self._stopped = self._stopped or bool(stop)
+            return stop
+
+        return each
+
+    def finish(self, result: Any) -> None:
+        """End the request by what the call gave."""
+        if isinstance(result, Mapping):
+            self._call.reader(counts=False)(_of_all_choices(result))
+        if self._stopped and self._call.owned and self._call.handle._record.status is None:
+            self._call.handle.cancel()
+        self._call.answered()
+
+
+def _of_all_choices(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave the usage out of an answer of several choices: llama.cpp counts the last one alone."""
+    choices = answer.get("choices")
+    several = isinstance(choices, list) and len(choices) > 1
+    return {name: value for name, value in answer.items() if not (several and name == "usage")}
+
+
+def _asked(prompt: Any) -> dict[str, object]:
+    """Return what the body of a request says of it; nothing of one that cannot be read."""
+    try:
+        body = json.loads(prompt) if isinstance(prompt, (str, bytes)) else prompt
+    except ValueError:
+        return {}
+    if not isinstance(body, Mapping):
+        return {}
+    limit = next((body[name] for name in ("max_completion_tokens", "max_tokens", "n_predict") if name in body), None)
+    stream = body.get("stream")
+    return {
+        "model": text(body.get("model")),
+        "max_tokens": whole(limit),
+        "stream": stream if isinstance(stream, bool) else None,
+    }

@@ -1,0 +1,195 @@
+"""What all instrumentors have in common, and what ``opentelemetry-instrument`` finds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported
+from tests.integration.support_engines import instrumented
+from tests.support.otlp_receiver import HttpReceiver
+
+MODULES = ("litserve", "llama_cpp", "xllamacpp")
+
+
+class Engine:
+    """Stands for an engine's class."""
+
+    def generate(self) -> str:
+        """Generate."""
+        return "text"
+
+
+class EngineOfPytest(EngineInstrumentor):
+    """Instruments something that is surely installed."""
+
+    distribution: ClassVar[str] = "pytest"
+    requirement: ClassVar[str] = ">= 8"
+
+    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
+        patches.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
+
+
+class TooOld(EngineOfPytest):
+    """Asks for a version there is not."""
+
+    requirement: ClassVar[str] = "< 1"
+
+
+class NotInstalled(EngineOfPytest):
+    """Asks for a package there is not."""
+
+    distribution: ClassVar[str] = "there-is-no-such-engine"
+
+
+class NotAsExpected(EngineOfPytest):
+    """Asks for a method there is not, after one that there is."""
+
+    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
+        super()._patch(patches, tracer_provider)
+        patches.wrap(Engine, "decode", lambda original: original)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test may hear what is said once."""
+    monkeypatch.setattr(EngineInstrumentor, "_told", set())
+    monkeypatch.setattr("otel_lifecycle._log._last_said", {})
+
+
+def test_instrument_and_uninstrument() -> None:
+    """Twice is once, and everything is as it was afterwards."""
+    before = dict(vars(Engine))
+    instrumentor = EngineOfPytest()
+    instrumentor.instrument()
+    instrumentor.instrument()
+    assert (Engine().generate(), Engine.generate.__doc__) == ("text!", "Generate.")
+    instrumentor.uninstrument()
+    assert dict(vars(Engine)) == before
+    assert Engine().generate() == "text"
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["by-hand", "by-opentelemetry-instrument"])
+def test_unsupported_version_is_said_once_and_left_alone(caplog: pytest.LogCaptureFixture, skip: bool) -> None:
+    """One line names the version and the ones that are known; the engine runs as it is."""
+    for _ in range(2):
+        TooOld().instrument(skip_dep_check=skip)
+        TooOld().uninstrument()
+    lines = [record.getMessage() for record in caplog.records if record.name == "otel_lifecycle"]
+    version = importlib.metadata.version("pytest")
+    assert lines == [f"pytest {version} is not < 1; it is not instrumented"]
+    assert Engine().generate() == "text"
+
+
+def test_engine_that_is_not_installed_is_nothing_to_speak_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Most programs have at most one engine."""
+    caplog.set_level(logging.DEBUG, "otel_lifecycle")
+    NotInstalled().instrument()
+    NotInstalled().uninstrument()
+    assert [record for record in caplog.records if record.name == "otel_lifecycle"] == []
+
+
+def test_engine_that_is_not_as_expected_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What was replaced before the miss is put back."""
+    NotAsExpected().instrument()
+    lines = [record.getMessage() for record in caplog.records if record.name == "otel_lifecycle"]
+    NotAsExpected().uninstrument()
+    assert lines == ["pytest is not as expected: Engine has no decode; it is not instrumented"]
+    assert Engine().generate() == "text"
+
+
+def test_patches_put_back_what_was_there() -> None:
+    """A method is what it was, and an inherited one is inherited again."""
+
+    class Derived(Engine):
+        pass
+
+    patches = Patches()
+    before = dict(vars(Engine)), dict(vars(Derived))
+    patches.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
+    patches.wrap(Derived, "generate", lambda original: lambda self: "derived")
+    assert (Derived().generate(), Engine().generate()) == ("derived", "text!")
+    patches.undo()
+    assert (dict(vars(Engine)), dict(vars(Derived))) == before
+    with pytest.raises(Unsupported, match="no missing"):
+        patches.wrap(ModuleType("engine"), "missing", lambda original: original)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_of_an_instrumentor_loads_no_engine(name: str) -> None:
+    """Importing an instrumentor is cheap, and needs no engine."""
+    program = f"import sys, otel_lifecycle.integrations.{name}; print(sorted({MODULES!r} & sys.modules.keys()))"
+    program = program.replace(f"{MODULES!r}", f"set({MODULES!r})")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]"]
+
+
+def test_entry_points() -> None:
+    """The package says what ``opentelemetry-instrument`` is to load."""
+    found = {
+        (point.group, point.name, point.value)
+        for point in importlib.metadata.distribution("otel-lifecycle").entry_points
+        if point.group.startswith("opentelemetry_")
+    }
+    where = "otel_lifecycle.integrations"
+    assert found == {
+        ("opentelemetry_configurator", "otel_lifecycle", f"{where}.auto:LifecycleConfigurator"),
+        ("opentelemetry_post_instrument", "otel_lifecycle", f"{where}.auto:ensure_processor"),
+        ("opentelemetry_instrumentor", "lifecycle_litserve", f"{where}.litserve:LitServeInstrumentor"),
+        ("opentelemetry_instrumentor", "lifecycle_llama_cpp", f"{where}.llama_cpp:LlamaCppInstrumentor"),
+        ("opentelemetry_instrumentor", "lifecycle_xllamacpp", f"{where}.xllamacpp:XllamacppInstrumentor"),
+    }
+
+
+PROGRAM = """
+import otel_lifecycle as lifecycle
+with lifecycle.request(model="tiny") as request:
+    request.admit(); request.input_ready(); request.first_token(); request.token()
+"""
+
+OTHER_CONFIGURATOR = """
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+class Configurator:
+    def configure(self, **options):
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+        metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())]))
+"""
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["ours", "another-configurator"])
+def test_opentelemetry_instrument_needs_no_code(tmp_path: Path, otlp_http: HttpReceiver, other: bool) -> None:
+    """The processor is in place, whoever set the providers up; at the end everything has been sent, once."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {}
+    if other:
+        (tmp_path / "other_configurator.py").write_text(OTHER_CONFIGURATOR)
+        points = "[opentelemetry_configurator]\nother = other_configurator:Configurator\n"
+        installed = tmp_path / "other_configurator-1.dist-info"
+        installed.mkdir()
+        (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other-configurator\nVersion: 1\n")
+        (installed / "entry_points.txt").write_text(points)
+        python_path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+        environment = {"OTEL_PYTHON_CONFIGURATOR": "other", "PYTHONPATH": python_path}
+    with instrumented(program, otlp=otlp_http.endpoint, **environment) as process:
+        assert process.wait(60) == 0
+        otlp_http.wait_for(lambda: otlp_http.spans("chat tiny") and otlp_http.points("inference.requests"))
+    (span,) = otlp_http.spans("chat tiny")
+    assert span["attributes"]["inference.outcome"] == "completed"
+    assert [point["value"] for point in otlp_http.points("inference.requests")] == [1]
