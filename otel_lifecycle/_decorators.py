@@ -229,7 +229,7 @@ def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Ca
     def start(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Source:
         call = opener.open(started, parent)
         body = function(*args, **kwargs)
-        return call.source(body) if call.live else Unmarked(body)
+        return call.source(body) if call.live else Unmarked(call.handle, body)
 
     return _GeneratorFunction(
         function,

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -88,7 +89,7 @@ class OpenRequest(Protocol):
     def abandoned(self) -> None:
         """Its handle is gone: end it, or record what came after its end."""
 
-    def sweep(self, now: int) -> None:
+    def sweep(self, now: int, *, thorough: bool) -> None:
         """Fold what has grown long; record what came after the end and has settled."""
 
     def end_by_shutdown(self) -> None:
@@ -231,13 +232,13 @@ def housekeep(*, now: bool = False) -> None:
         if now or clock >= _state.due:
             _state.due = clock + SWEEP_INTERVAL_NS
             for request in snapshot():
-                _guarded(request.sweep, clock)
+                _guarded(partial(request.sweep, clock, thorough=now))
     finally:
         _busy.here = False
 
 
 def _drain() -> None:
-    while True:
+    while dropped:
         try:
             request = dropped.popleft()
         except IndexError:  # Empty, or another thread took the last one.
@@ -245,10 +246,10 @@ def _drain() -> None:
         _guarded(request.abandoned)
 
 
-def _guarded(call: Callable[..., None], *arguments: Any) -> None:
+def _guarded(call: Callable[[], None]) -> None:
     """Call; one request that cannot be swept does not keep the others from it, nor the server from its work."""
     try:
-        call(*arguments)
+        call()
     except Exception as error:  # noqa: BLE001  # it runs inside the server's own calls
         say("housekeep", "a request could not be swept", level=logging.ERROR, error=error)
 

@@ -94,13 +94,13 @@ def _in_order(pairs: list[tuple[Time | None, int | None]]) -> list[tuple[Time | 
     return [pair for _, pair in sorted(zip(keys, pairs, strict=True), key=lambda item: item[0])]
 
 
-def fold(log: Log, before: Choice | None) -> tuple[Choice, list[Time]]:
-    """Take all but the last entry off a log; return what they amount to, and their gaps.
+def fold(log: Log, before: Choice | None, most: int) -> tuple[Choice, list[Time]]:
+    """Take the first entries off a log, up to ``most`` and never the last; return what they amount to, and their gaps.
 
-    ``before`` is what earlier folds of the log amounted to.  The last entry stays, so that no gap is lost between two
-    folds.  Appending to the log goes on meanwhile: only a slice is read, and only that slice is deleted.
+    ``before`` is what earlier folds of the log amounted to.  The entry after the fold stays, so that no gap is lost
+    between two folds.  Appending to the log goes on meanwhile: only a slice is read, and only that slice is deleted.
     """
-    upto = len(log) - 1
+    upto = min(most, len(log) - 1)
     whole = choice_stats(log[: upto + 1])
     head = choice_stats(log[:upto])
     del log[:upto]

@@ -161,9 +161,11 @@ def _counter(meter: Meter, row: Metric) -> Any:
 
 
 def _histogram(meter: Meter, row: Metric) -> Any:
-    return BulkHistogram(meter.create_histogram(
-        row.name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets
-    ))
+    return BulkHistogram(
+        meter.create_histogram(
+            row.name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets
+        )
+    )
 
 
 def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], Iterable[Observation]]) -> None:

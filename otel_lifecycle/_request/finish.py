@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.endings import Ending
 from otel_lifecycle._request.record import Record
 from otel_lifecycle.errors import ForeignClock, MissingTerminal
+
+FOLD_SLICE: Final = 4096
+"""Entries that a fold on a serving thread takes at most; a longer one would be felt."""
 
 FOLD_ABOVE: Final = 16_384
 """Token times a request holds before a sweep folds them."""
@@ -76,9 +80,9 @@ class OpenRecord(Record):
         """Its handle is gone."""
         abandon(self)
 
-    def sweep(self, now: int) -> None:
+    def sweep(self, now: int, *, thorough: bool) -> None:
         """Keep its memory bounded."""
-        sweep(self, now)
+        sweep(self, now, thorough=thorough)
 
     def end_by_shutdown(self) -> None:
         """Its processor shuts down."""
@@ -216,18 +220,47 @@ def _finished(record: Record) -> Finished:
     )
 
 
-def sweep(record: Record, now: int) -> None:
-    """Fold token logs that have grown long; record what came after the end, and its lag once it has settled."""
+def sweep(record: Record, now: int, *, thorough: bool) -> None:
+    """Fold token logs that have grown long; record what came after the end, and its lag once it has settled.
+
+    A collection is ``thorough``.  On a serving thread a fold waits for four times the length and is a slice: long
+    streams are folded by whoever collects, and stay bounded where nobody does.
+    """
     if record.status is not None:
         _sweep_ended(record, now)
         return
     timeline = record.timeline
+    above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
+    gaps: list[int] = []
     for logs, folded in ((timeline.tokens, timeline.folded), (timeline.remote_tokens, timeline.folded_remote)):
         # Its choices share what a request may hold.
-        if sum(map(len, list(logs.values()))) > FOLD_ABOVE:
-            for choice, log in list(logs.items()):
-                if len(log) > 1:
-                    _fold(record, choice, log, folded)
+        if sum(map(len, list(logs.values()))) > above:
+            gaps += _fold(record, logs, folded, most)
+    if gaps:
+        _record_gaps(record, gaps)
+
+
+def _fold(record: Record, logs: dict[int, Log], folded: dict[int, Choice], most: int) -> list[int]:
+    """Fold the logs of all choices by up to ``most`` entries in all; return their gaps."""
+    gaps: list[int] = []
+    with record.lock:
+        if record.status is not None:
+            return gaps
+        for choice, log in list(logs.items()):
+            if len(log) > 1 and most > 0:
+                most -= len(log) - 1
+                folded[choice], more = fold(log, folded.get(choice), len(log) - 1 + min(0, most))
+                gaps += more
+    return gaps
+
+
+def _record_gaps(record: Record, gaps: list[int]) -> None:
+    # The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
+    if record.assessor is not None and record.labels.role == "whole":
+        with record.lock:
+            counted = all(choice.tokens is not None for _, choice in record.timeline.choices())
+        if counted:
+            record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
 
 
 def _sweep_ended(record: Record, now: int) -> None:
@@ -238,17 +271,6 @@ def _sweep_ended(record: Record, now: int) -> None:
         late.count_wasted(record)
     else:
         late.flush(record)
-
-
-def _fold(record: Record, choice: int, log: Log, folded: dict[int, Choice]) -> None:
-    with record.lock:
-        if record.status is not None:
-            return
-        folded[choice], gaps = fold(log, folded.get(choice))
-        counted = all(choice.tokens is not None for _, choice in record.timeline.choices())
-    # The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
-    if record.assessor is not None and record.labels.role == "whole" and counted:
-        record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
 
 
 def report_of(record: Record) -> dict[str, Any] | None:

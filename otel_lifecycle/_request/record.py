@@ -364,7 +364,7 @@ class Record(ABC):
         """Its handle is gone: end it, or record what came after its end."""
 
     @abstractmethod
-    def sweep(self, now: int) -> None:
+    def sweep(self, now: int, *, thorough: bool) -> None:
         """Fold what has grown long; record what came after the end and has settled."""
 
     @abstractmethod

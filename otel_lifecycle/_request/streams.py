@@ -56,6 +56,11 @@ class Source:
             self._begin()
         self.context = context_of(self.record, get_current())
 
+    @property
+    def plain(self) -> bool:
+        """Whether each item is one token and nobody else marks it: the loop appends its time by itself."""
+        return self.tokens is None and not self.traced
+
     def _begin(self) -> None:
         """At the first pull the boundaries nobody marked pass: whoever streams has the model at work."""
         with self.record.lock:
@@ -97,8 +102,11 @@ class Unmarked(Source):
 
     __slots__ = ()
 
-    def __init__(self, iterable: Any) -> None:
+    def __init__(self, handle: Request, iterable: Any) -> None:
+        self.handle = handle
         self.iterable = iterable
+        self.tokens = None
+        self.traced = True
         self.context = get_current()
 
     def marks(self) -> int:
@@ -130,15 +138,20 @@ def count_of(record: Record, tokens: Counter, item: Any) -> Any:
 def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
     """Yield what the iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
+    handle, context, plain = source.handle, source.context, source.plain
     iterator = iter(source.iterable)
     step: Callable[[], Any] = iterator.__next__
     try:
         while True:
-            marks = source.marks()
-            token = attach(source.context)
+            marks = 0 if plain else source.marks()
+            token = attach(context)
             try:
                 item = step()
-                source.took(item, marks)
+                log = handle._ts
+                if plain and log is not None:
+                    log.append(perf_counter_ns())
+                else:
+                    source.took(item, marks)
             except StopIteration as stop:
                 source.exhausted()
                 result = stop.value
@@ -163,15 +176,20 @@ def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
 async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
     """Yield what the async iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
+    handle, context, plain = source.handle, source.context, source.plain
     iterator = aiter(source.iterable)
     step: Callable[[], Any] = iterator.__anext__
     try:
         while True:
-            marks = source.marks()
-            token = attach(source.context)
+            marks = 0 if plain else source.marks()
+            token = attach(context)
             try:
                 item = await step()
-                source.took(item, marks)
+                log = handle._ts
+                if plain and log is not None:
+                    log.append(perf_counter_ns())
+                else:
+                    source.took(item, marks)
             except StopAsyncIteration:
                 source.exhausted()
                 break

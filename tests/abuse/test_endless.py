@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -50,9 +51,12 @@ def repeat(call: Callable[[Any, int], object]) -> Callable[[Any, int], None]:
     return rounds
 
 
+NEW = itertools.count(1)
+
 ENDLESS: dict[str, tuple[int, Callable[[Any, int], None]]] = {
     "tokens": (TOKENS, repeat(lambda request, index: request.token())),
-    "tokens of many choices": (TOKENS, repeat(lambda request, index: request.token(1, index))),
+    "tokens of many choices": (TOKENS, repeat(lambda request, index: request.token(1, index % 1000))),
+    "tokens of ever new choices": (TOKENS, repeat(lambda request, index: request.token(1, next(NEW)))),
     "tokens of another choice": (TOKENS, repeat(lambda request, index: request.token(1, 1))),
     "tokens at given times": (TOKENS, repeat(lambda request, index: request.token(at_ns=time.time_ns()))),
     "chunks": (TOKENS, repeat(lambda request, index: request.token(2))),
@@ -68,7 +72,7 @@ ENDLESS: dict[str, tuple[int, Callable[[Any, int], None]]] = {
 }
 
 
-QUICK = {"tokens", "tokens of many choices", "tokens after the end"}
+QUICK = {"tokens", "tokens after the end"}
 """Of those that take a round of tokens under the tracer, which is slow."""
 
 

@@ -41,7 +41,7 @@ def unconfigured(fresh_globals: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unconfigured")
 def test_what_is_left_is_sent_before_the_app_is_done(otlp_http: HttpReceiver) -> None:
-    """uvicorn dies of SIGTERM right after the last message: the receiver has everything by then."""
+    """Uvicorn dies of SIGTERM right after the last message: the receiver has everything by then."""
     lifecycle.configure(endpoint=otlp_http.endpoint, metric_interval=3600, handle_sigterm=False)
     with lifecycle.request() as request:
         list(request.stream([1]))
