@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pynvml
+import pynvml  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 import otel_lifecycle as lifecycle
@@ -34,7 +34,7 @@ class Driver:
 
     def _index(self, handle: Any) -> int:
         address = ctypes.cast(handle, ctypes.c_void_p).value
-        return [ctypes.addressof(mine) for mine in self.handles].index(address)
+        return [ctypes.addressof(mine) for mine in self.handles].index(address or 0)
 
     def _give(self, index: int, out: Any) -> int:
         if not 0 <= index < len(DEVICES):

@@ -122,9 +122,12 @@ def by_marks() -> None:
         request.set(max_tokens=MARKER, batch_size=MESSAGES)
         request.usage(input_tokens=MARKER, output_tokens=MESSAGES)  # type: ignore[arg-type]  # wrong on purpose
         request.input_ready()
-        request.record(
-            [{"event": MARKER, "timestamp": 1}, {"event": "token", "timestamp": MARKER, "text": MARKER}, MARKER]
-        )  # type: ignore[list-item]  # wrong on purpose
+        wrong: Any = [
+            {"event": MARKER, "timestamp": 1},
+            {"event": "token", "timestamp": MARKER, "text": MARKER},
+            MARKER,
+        ]
+        request.record(wrong)
         list(request.stream(FRAMES, tokens=count_and_fail))
         request.token(MARKER, MARKER)  # type: ignore[arg-type]  # wrong on purpose
         request.response(finish_reasons=MESSAGES)  # type: ignore[arg-type]  # wrong on purpose

@@ -25,7 +25,17 @@ from tests.support.telemetry import Telemetry
 
 from .conftest import MIB, NASTY
 
-TEXTS = ("model", "request_id", "operation", "provider", "dtype", "backend", "backend_version", "revision", "workload")
+TEXTS: tuple[str, ...] = (
+    "model",
+    "request_id",
+    "operation",
+    "provider",
+    "dtype",
+    "backend",
+    "backend_version",
+    "revision",
+    "workload",
+)
 TEXTS += ("cache_policy", "traffic")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_CHARACTERS = 256

@@ -52,7 +52,7 @@ def run(
 
 @contextmanager
 def started(
-    receiver: OtlpReceiver | None, argv: list[str], log: Path, *, inherit: Sequence[int] = (), **variables: object
+    receiver: OtlpReceiver | None, argv: list[str], log: Path, *, inherit: Sequence[int] = (), **variables: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command as a process group of its own; whatever is left of the group is killed at the end."""
     with log.open("w") as errors:

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -55,6 +56,11 @@ def ill(receiver: OtlpReceiver, fault: str) -> Iterator[None]:
 QUICK = [("http", "down"), ("grpc", "hangs")]
 
 
+def turned_more_away(receiver: HttpReceiver, calls: int) -> bool:
+    """Whether the receiver has turned so many calls away."""
+    return receiver.turned_away >= calls
+
+
 @pytest.mark.usefixtures("fresh_process")
 @pytest.mark.parametrize(
     ("transport", "fault"),
@@ -97,7 +103,7 @@ def test_c78_loss_is_said_and_counted(
         for _ in range(5):
             serve(20)
             turned_away = otlp_http.turned_away
-            otlp_http.wait_for(lambda seen=turned_away: otlp_http.turned_away >= seen + 2)
+            otlp_http.wait_for(partial(turned_more_away, otlp_http, turned_away + 2))
         otlp_http.accept()
         serve(20)
         otlp_http.wait_for(lambda: total(otlp_http) == 120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from pathlib import Path
 from types import FrameType
@@ -31,7 +32,11 @@ class Interrupter:
         """Be the trace function."""
         if not frame.f_code.co_filename.startswith(OURS):
             return None
-        if event == "line":
+        # Where a with block is left, Python is at its line again; raised there, its lock would stay locked, which no
+        # signal can do.
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(
+            "with "
+        ):
             self.left -= 1
             if self.left == 0:
                 self.function = frame.f_code.co_name

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,12 +73,17 @@ def test_threads_mark_tokens_of_one_request(telemetry: Telemetry) -> None:
     assert telemetry.span("chat tiny")["attributes"]["inference.legal"] is True
 
 
+def end_by(ends: list[Callable[[], None]], number: int) -> None:
+    """End a request in one of several ways."""
+    ends[number % len(ends)]()
+
+
 def test_threads_end_one_request_together(telemetry: Telemetry) -> None:
     """Eight ends at once: one outcome, seven duplicate_terminal, one span."""
     for _ in range(20):
         request = in_decode(telemetry)
         ends = [request.complete, request.cancel, request.timeout, request.fail]
-        together(lambda number, ends=ends: ends[number % 4]())
+        together(partial(end_by, ends))
     assert sum(outcomes(telemetry).values()) == len(telemetry.spans("chat tiny")) == 20
     duplicates = telemetry.point("inference.transition.violations", inference__violation__kind="duplicate_terminal")
     assert duplicates["value"] == 20 * (THREADS - 1)

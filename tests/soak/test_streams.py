@@ -6,7 +6,7 @@ import asyncio
 import gc
 import resource
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ class LeftError(Exception):
     """A consumer that had enough."""
 
 
-async def generate(slots: asyncio.Semaphore) -> AsyncIterator[int]:
+async def generate(slots: asyncio.Semaphore) -> AsyncGenerator[int, None]:
     """Make tokens, each when the loop comes round again."""
     for number in range(TOKENS):
         async with slots:
@@ -36,7 +36,7 @@ async def generate(slots: asyncio.Semaphore) -> AsyncIterator[int]:
         yield number
 
 
-async def serve(telemetry: Telemetry, slots: asyncio.Semaphore) -> AsyncIterator[int]:
+async def serve(telemetry: Telemetry, slots: asyncio.Semaphore) -> AsyncGenerator[int, None]:
     """Serve one stream as a server would."""
     request = telemetry.request(model="tiny")
     with request:

@@ -23,7 +23,17 @@ CHOICES = st.sampled_from([0, 0, 0, 1, 2, -1, "first"])
 OFFSETS = st.sampled_from([-2 * SECOND, -SECOND // 100, 0, SECOND // 100, 2 * SECOND])
 ODD_TIMES = st.sampled_from([None, -1, 2**70, 1.5, math.nan, True, "now"])
 REASONS = st.sampled_from([None, "queue_full", "client_disconnected", "free text", ValueError("x"), 7])
-MARKS = ("admit", "input_ready", "first_token", "token", "output", "preempt", "resume", "prefill_chunk", "delivered")
+MARKS: tuple[str, ...] = (
+    "admit",
+    "input_ready",
+    "first_token",
+    "token",
+    "output",
+    "preempt",
+    "resume",
+    "prefill_chunk",
+    "delivered",
+)
 MARKS += ("client_disconnected",)
 ENDS = ("complete", "cancel", "timeout", "fail")
 STAGES = ("queue", "preprocessing", "prefill")

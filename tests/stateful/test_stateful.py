@@ -29,6 +29,6 @@ def test_any_interleaving_leaves_one_outcome_per_arrival(examples: int, steps: i
     """Marks, ends, context copies, threads, garbage collections and shutdowns, in any order."""
     # With the collector this restless, shrinking a failure takes longer than the suite's timeout, which would hide it.
     phases = [Phase.explicit, Phase.reuse, Phase.generate]
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         AnyServer, settings=settings(max_examples=examples, stateful_step_count=steps, phases=phases)
     )

@@ -66,7 +66,7 @@ def serve(jobs: Connection, number: int) -> Any:
 
 def main(method: str, skew_ms: int, crash: bool) -> None:
     """Run."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     here, there = context.Pipe()
     process = context.Process(target=engine, args=(there, skew_ms, crash), daemon=True)
     process.start()
