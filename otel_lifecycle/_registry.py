@@ -225,8 +225,8 @@ def housekeep(*, now: bool = False) -> None:
     """
     if getattr(_busy, "here", False):
         return
-    _busy.here = True
     try:
+        _busy.here = True
         _drain()
         clock = perf_counter_ns()
         if now or clock >= _state.due:

@@ -17,6 +17,11 @@ ENDING_THE_SPAN = {"end_span", "span_end", "_on_ending", "on_end", "_guard", "_a
 """Who is interrupted while the span ends has ended it, or not, and nobody can tell which."""
 
 
+NO_SIGNAL_THERE = ("with ", "_busy.here = ")
+"""Python handles signals after calls and at jumps back.  A trace function can raise in between: where a with block has
+been left and its lock has not, and before a finally block has put its one flag back."""
+
+
 class Interruption(BaseException):
     """What a signal handler raises."""
 
@@ -32,11 +37,8 @@ class Interrupter:
         """Be the trace function."""
         if not frame.f_code.co_filename.startswith(OURS):
             return None
-        # Where a with block is left, Python is at its line again; raised there, its lock would stay locked, which no
-        # signal can do.
-        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(
-            "with "
-        ):
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not line.startswith(NO_SIGNAL_THERE):
             self.left -= 1
             if self.left == 0:
                 self.function = frame.f_code.co_name
