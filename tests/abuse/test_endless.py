@@ -20,7 +20,7 @@ TOKENS = FOLD_ABOVE + 1000
 
 OTHERS = 2000
 ROUNDS = 4
-GROWTH = 48 * 1024
+GROWTH = 96 * 1024
 """Bytes a request may still grow by from the second round to the last."""
 
 
