@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from time import monotonic
 from typing import Any
 
@@ -41,6 +42,7 @@ class Pipeline:
         self, settings: Settings, *, tracer_provider: Any = None, meter_provider: Any = None, child: bool = False
     ) -> None:
         self.settings = settings
+        _import_now()
         resource = build_resource(settings, child=child)
         self.owns_meters = meter_provider is None
         self.meter_provider = _meter_provider(settings, resource) if meter_provider is None else meter_provider
@@ -165,6 +167,15 @@ def _metric_exporter(settings: Settings) -> MetricExporter:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
 
     return Http(endpoint=_http_endpoint(settings, "metrics"))
+
+
+def _import_now() -> None:
+    """Import what an HTTP exporter would at its first export.
+
+    A fork in the middle of that leaves a child in which the import, and with it every export, never finishes.
+    """
+    for name in ("netrc", "encodings.idna"):
+        import_module(name)
 
 
 def _http_endpoint(settings: Settings, signal: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.text import Bounded
@@ -189,9 +189,10 @@ _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.We
 def instruments_of(meter_provider: MeterProvider) -> Instruments:
     """Return the instruments of a meter provider, made once."""
     known = _instruments.get(meter_provider)
-    if known is None and meter_provider is get_meter_provider():
+    if known is None:
         # What was made before the app set its global provider went through the API's proxy, and records there now.
-        known = next((made for key, made in _instruments.items() if type(key).__name__ == "_ProxyMeterProvider"), None)
+        behind = ((getattr(key, "_real_meter_provider", None), made) for key, made in list(_instruments.items()))
+        known = next((made for real, made in behind if real is meter_provider), None)
     if known is None:
         known = _instruments[meter_provider] = Instruments(meter_provider)
     return known

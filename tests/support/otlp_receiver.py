@@ -278,6 +278,8 @@ class HttpReceiver(OtlpReceiver):
 
 class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
+    # Many processes may export at once; the default of five would turn some away where nothing was told to refuse.
+    request_queue_size = 128
     receiver: HttpReceiver
 
     def handle_error(self, request: Any, client_address: Any) -> None:
