@@ -29,8 +29,7 @@ def soak(receiver: HttpReceiver, count: int, log: Path) -> tuple[list[tuple[int,
                 process.wait(60)
                 return curve, opened
             curve.append((int(word), int(number)))
-            # The receiver keeps all it gets; the counts are cumulative, so the newest are enough.
-            receiver.clear()
+            receiver.clear("traces")
     raise AssertionError(f"it broke off: {log.read_text()[-2000:]}")
 
 

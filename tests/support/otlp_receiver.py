@@ -128,10 +128,10 @@ class OtlpReceiver(ABC):
                 kept, away = len(self.batches), self.turned_away
                 raise AssertionError(f"not within {seconds} s; {kept} calls were kept and {away} turned away")
 
-    def clear(self) -> None:
-        """Forget what has arrived so far."""
+    def clear(self, signal: Signal | None = None) -> None:
+        """Forget what has arrived so far; of one signal if one is given."""
         with self._changed:
-            self.batches.clear()
+            self.batches[:] = [batch for batch in self.batches if signal is not None and batch.signal != signal]
             self.turned_away = 0
 
     # ---------------------------------------------------------------------------------------------- faults
