@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.faults.programs.fork import CHILDREN
@@ -72,9 +74,10 @@ def test_fork_from_a_busy_parent(otlp_http: HttpReceiver) -> None:
 
 @pytest.mark.slow
 def test_fork_from_a_busy_parent_over_grpc(otlp_grpc: GrpcReceiver) -> None:
-    """A child of a process that was exporting may get no answer from grpcio; it ends in time all the same."""
+    """A child of a process that was exporting may get no answer from grpcio, or be aborted by it; none is stuck."""
     done = run(otlp_grpc, "fork_busy", 10, OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT=3)
-    assert (done.returncode, done.stdout.split()) == (0, ["0"] * 10)
+    endings = done.stdout.split()
+    assert (done.returncode, len(endings), set(endings) - {"0", str(-signal.SIGABRT)}) == (0, 10, set())
     assert total(otlp_grpc, gen_ai__request__model="child") <= 10
 
 
