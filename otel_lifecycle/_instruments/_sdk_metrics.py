@@ -104,7 +104,7 @@ def ways_agree(recorder: Callable[[Histogram], Recorder], adder: Callable[[Count
     """
     try:
         return _compare(recorder, adder)
-    except Exception:
+    except Exception:  # whatever it is, this SDK is not one that is known
         _logger.debug("direct recording does not fit this SDK", exc_info=True)
         return False
 
