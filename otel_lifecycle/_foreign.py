@@ -28,13 +28,18 @@ class Truncated(LifecycleError):
     kind = "truncated"
 
 
+def is_ours(span: ReadableSpan) -> bool:
+    """Return whether the request API made a span; such a one was judged by its handle."""
+    return getattr(span.instrumentation_scope, "name", None) == semconv.SCOPE
+
+
 def is_lifecycle(span: ReadableSpan) -> bool:
     """Return whether a span that is not ours carries an ``arrive`` event.
 
     A span that lost its oldest events has lost its arrival first: with events dropped, one that bears nothing but
     events of the lifecycle is one too.
     """
-    if span.instrumentation_scope is not None and span.instrumentation_scope.name == semconv.SCOPE:
+    if is_ours(span):
         return False
     names = {event.name for event in span.events}
     return "arrive" in names or bool(span.dropped_events and names and names <= EVENTS)

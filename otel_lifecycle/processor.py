@@ -21,7 +21,8 @@ from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
-from otel_lifecycle._foreign import is_lifecycle, read_foreign, rebuild
+from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild
+from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._instruments.recording import record_finished
 from otel_lifecycle._log import logger, say
@@ -94,7 +95,7 @@ class LifecycleSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Assess a foreign span; hand every span on."""
-        if not self._shut_down:
+        if not self._shut_down and not is_ours(span):
             span = self._guard("on_end", self._assess_foreign, span) or span
         if self._next is not None:
             self._guard("on_end", self._next.on_end, span)
@@ -131,24 +132,27 @@ class LifecycleSpanProcessor(SpanProcessor):
     def record_violation(self, kind: str, labels: _registry.Labels) -> None:
         """Count a violation that came after the span was closed."""
         instruments = self._instruments
-        self._guard("record", instruments.add, semconv.TRANSITION_VIOLATIONS, 1, instruments.labels(labels), kind)
+        bounded = instruments.labels(labels)
+        self._guard("record", instruments.add, Occasion(), semconv.TRANSITION_VIOLATIONS, 1, bounded, kind)
 
     def record_wasted(self, tokens: int, labels: _registry.Labels, context: Context | None) -> None:
         """Count tokens produced after the end."""
         if labels.role == "whole":
             bounded = self._instruments.labels(labels)
-            self._guard("record", self._instruments.add, semconv.TOKENS, tokens, bounded, "wasted", context=context)
+            self._guard("record", self._instruments.add, Occasion(context), semconv.TOKENS, tokens, bounded, "wasted")
 
     def record_lag(self, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
         """Record how long after the end the last token was produced."""
         if labels.role == "whole":
             bounded = self._instruments.labels(labels)
-            self._guard("record", self._instruments.record, semconv.CANCEL_LAG, lag_ns / 1e9, bounded, context=context)
+            self._guard(
+                "record", self._instruments.record, Occasion(context), semconv.CANCEL_LAG, lag_ns / 1e9, bounded
+            )
 
     def record_gaps(self, gaps: Sequence[int], labels: _registry.Labels, context: Context | None) -> None:
         """Record gaps, in nanoseconds, of a stream that goes on."""
         bounded = self._instruments.labels(labels)
-        self._guard("record", self._instruments.record_gaps, sorted(gaps), bounded, context)
+        self._guard("record", self._instruments.record_gaps, Occasion(context), sorted(gaps), bounded)
 
     def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
         """Record a cold-start phase."""

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import Histogram
 
-from otel_lifecycle._instruments._direct import Behind, Direct, Sample
-from otel_lifecycle._instruments._sdk_metrics import Labels
+from otel_lifecycle._instruments._direct import Behind, Direct, Stream
+from otel_lifecycle._instruments._occasion import Labels, Occasion, Sample
 
 _SECOND: Final = 1e9
 _LONGEST_NS: Final = 1 << 62
@@ -51,20 +50,20 @@ class BulkHistogram:
         """Whether samples bypass ``Histogram.record`` now; a view can still make single streams of it plain."""
         return self._behind.find()[1] is not None
 
-    def record(self, seconds: float, attributes: Labels, context: Context | None = None) -> None:
-        """Record one sample, as ``Histogram.record`` does with the same arguments."""
+    def record(self, seconds: float, attributes: Labels, occasion: Occasion) -> None:
+        """Record one sample, as ``Histogram.record`` does in the same context."""
         histogram, direct = self._behind.find()
         if direct is not None and 0 <= seconds < math.inf:
-            direct.take(seconds, attributes, context)
+            direct.take(seconds, attributes, occasion)
         elif histogram is not None:
-            histogram.record(seconds, attributes, context)
+            histogram.record(seconds, attributes, occasion.context)
 
-    def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None = None) -> None:
+    def record_many(self, gaps: Sequence[int], attributes: Labels, occasion: Occasion) -> None:
         """Record every gap, in integer nanoseconds sorted ascending, as ``Histogram.record(gap / 1e9)`` would.
 
         Counts, buckets, minimum and maximum are those of plain recording; the sum is rounded once where plain recording
         rounds at every addition.  Of each bucket the largest gap is offered as an exemplar, with the trace of
-        ``context`` (None: the current one).  A negative gap is left out, as the SDK refuses it.
+        the occasion.  A negative gap is left out, as the SDK refuses it.
         """
         histogram, direct = self._behind.find()
         if gaps and gaps[0] < 0:
@@ -73,9 +72,9 @@ class BulkHistogram:
             return
         if direct is None:
             for gap in gaps:
-                histogram.record(gap / _SECOND, attributes, context)
+                histogram.record(gap / _SECOND, attributes, occasion.context)
         elif direct.enabled():
-            _pour(direct, _Samples(gaps), Sample(0.0, attributes, context or get_current()))
+            _pour(direct, _Samples(gaps), attributes, occasion)
 
 
 # ------------------------------------------------------------------------------------------------------------ samples
@@ -151,43 +150,43 @@ def _edge_ns(boundary: float) -> int:
 # ----------------------------------------------------------------------------------------------------------- delivery
 
 
-def _pour(direct: Direct, samples: _Samples, sample: Sample) -> None:
-    """Bring the samples into every stream of every reader; ``sample`` has what is the same for all of them."""
+def _pour(direct: Direct, samples: _Samples, attributes: Labels, occasion: Occasion) -> None:
+    """Bring the samples into every stream of every reader."""
     sdk = direct.sdk
-    for target, known in direct.targets():
-        kind = type(target._aggregation) if known else None
+    for stream in direct.streams():
+        kind = type(stream.target._aggregation) if stream.known else None
         if kind is sdk.explicit:
-            _add_buckets(direct, target, samples, sample)
+            _add_buckets(direct, stream, samples, attributes, occasion)
         elif kind is sdk.exponential:
-            _aggregate_each(direct, target, samples.seconds(), sample)
+            _aggregate_each(direct, stream, samples.seconds(), attributes, occasion)
         elif kind is not sdk.drop:
-            _measure_each(direct, target, samples.seconds(), sample)
+            _measure_each(direct, stream, samples.seconds(), attributes, occasion)
 
 
-def _measure_each(direct: Direct, target: Any, values: Iterable[float], sample: Sample) -> None:
-    for sample.value in values:
-        direct.measure(target, sample, direct.wanted(sample))
+def _measure_each(
+    direct: Direct, stream: Stream, values: Iterable[float], attributes: Labels, occasion: Occasion
+) -> None:
+    for value in values:
+        wanted = direct.wanted(value, attributes, occasion)
+        direct.measure(stream, Sample(value, attributes, occasion), wanted)
 
 
-def _add_buckets(direct: Direct, match: Any, samples: _Samples, sample: Sample) -> None:
+def _add_buckets(direct: Direct, stream: Stream, samples: _Samples, attributes: Labels, occasion: Occasion) -> None:
     """Add to an explicit-bucket aggregation; where there is none yet, its first sample goes the plain way."""
-    key = direct.key(match, sample.attributes)
-    if not _try_buckets(direct, match, key, samples, sample):
-        _measure_each(direct, match, (samples.low,), sample)
+    if not _try_buckets(direct, stream, samples, attributes, occasion):
+        _measure_each(direct, stream, (samples.low,), attributes, occasion)
         rest = samples.rest()
-        if rest is not None and not _try_buckets(direct, match, key, rest, sample):
-            _measure_each(direct, match, rest.seconds(), sample)
+        if rest is not None and not _try_buckets(direct, stream, rest, attributes, occasion):
+            _measure_each(direct, stream, rest.seconds(), attributes, occasion)
 
 
-def _try_buckets(direct: Direct, match: Any, key: Hashable, samples: _Samples, sample: Sample) -> bool:
+def _try_buckets(direct: Direct, stream: Stream, samples: _Samples, attributes: Labels, occasion: Occasion) -> bool:
+    match = stream.target
     buckets = samples.buckets(match._aggregation._boundaries)
     if buckets is None:
         return False
-    offers = []
-    for bucket in buckets:
-        sample.value = bucket.largest
-        if direct.wanted(sample):
-            offers.append(bucket.largest)
+    offers = [bucket.largest for bucket in buckets if direct.wanted(bucket.largest, attributes, occasion)]
+    key = stream.key(attributes)
     # The match stays locked so that a delta collection cannot discard the aggregation in between.
     with match._lock:
         aggregation = match._attributes_aggregation.get(key)
@@ -195,7 +194,7 @@ def _try_buckets(direct: Direct, match: Any, key: Hashable, samples: _Samples, s
             return False
         _add(aggregation, buckets, samples)
         for value in offers:
-            aggregation._reservoir.offer(value, sample.time_unix_nano, sample.attributes, sample.context)
+            aggregation._reservoir.offer(value, occasion.time_unix_nano, attributes, occasion.context)
     return True
 
 
@@ -212,14 +211,16 @@ def _add(aggregation: Any, buckets: Iterable[_Bucket], samples: _Samples) -> Non
             aggregation._max = max(aggregation._max, samples.high)
 
 
-def _aggregate_each(direct: Direct, match: Any, values: list[float], sample: Sample) -> None:
+def _aggregate_each(
+    direct: Direct, stream: Stream, values: list[float], attributes: Labels, occasion: Occasion
+) -> None:
     """Let an exponential aggregation take the samples one by one, the last of each chunk as an exemplar."""
-    key = direct.key(match, sample.attributes)
+    match, key = stream.target, stream.key(attributes)
+    sample = Sample(0.0, attributes, occasion)
     start = 0
     while start < len(values):
         chunk = values[start : start + _CHUNK]
-        sample.value = chunk[-1]
-        wanted = direct.wanted(sample)
+        wanted = direct.wanted(chunk[-1], attributes, occasion)
         with match._lock:
             aggregation = match._attributes_aggregation.get(key)
             if known := type(aggregation) is direct.sdk.exponential:
@@ -230,5 +231,5 @@ def _aggregate_each(direct: Direct, match: Any, values: list[float], sample: Sam
         if not known:
             # Not made yet, discarded by a delta collection, or beyond the cardinality limit.
             chunk = chunk[:1]
-            _measure_each(direct, match, chunk, sample)
+            _measure_each(direct, stream, chunk, attributes, occasion)
         start += len(chunk)

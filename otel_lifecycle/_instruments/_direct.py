@@ -10,18 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
-from time import time_ns
 from typing import Any, Final
 
-from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import Counter, NoOpCounter, NoOpHistogram
 
-from otel_lifecycle._instruments._sdk_metrics import Labels, SdkMetrics, installed_sdk, ways_agree
+from otel_lifecycle._instruments._occasion import Labels, Occasion, Sample
+from otel_lifecycle._instruments._sdk_metrics import SdkMetrics, installed_sdk, ways_agree
 
 _logger = logging.getLogger(__name__)
 
 MOST_KEYS: Final = 4096
-"""Attribute sets whose key an instrument remembers."""
+"""Attribute sets whose key a stream remembers."""
 
 
 class Behind:
@@ -62,31 +61,44 @@ class QuickCounter:
     def __init__(self, counter: Counter, *, verify: bool = True) -> None:
         self._behind = Behind(counter, verify=verify)
 
-    def add(self, amount: int, attributes: Labels, context: Context | None = None) -> None:
-        """Add, as ``Counter.add`` does with the same arguments."""
+    def add(self, amount: int, attributes: Labels, occasion: Occasion) -> None:
+        """Add, as ``Counter.add`` does in the same context."""
         counter, direct = self._behind.find()
         if direct is not None and amount >= 0:
-            direct.take(amount, attributes, context)
+            direct.take(amount, attributes, occasion)
         elif counter is not None:
-            counter.add(amount, attributes, context)
+            counter.add(amount, attributes, occasion.context)
 
 
-class Sample:
-    """What an aggregation reads of a measurement, with a value that can be set again."""
+class Stream:
+    """A stream of a reader, or a reader of another kind as a whole; ``known``: whether its inside is."""
 
-    __slots__ = ("attributes", "context", "time_unix_nano", "value")
+    __slots__ = ("_keys", "_make", "known", "target")
 
-    def __init__(self, value: float, attributes: Labels, context: Context) -> None:
-        self.value = value
-        self.attributes = attributes
-        self.context = context
-        self.time_unix_nano = time_ns()
+    def __init__(self, target: Any, sdk: SdkMetrics) -> None:
+        self.target = target
+        self.known = type(target) is sdk.match
+        self._make = sdk.key
+        self._keys: dict[int, tuple[Labels, Hashable]] = {}
+
+    def key(self, attributes: Labels) -> Hashable:
+        """Return what the SDK files the attributes under, as far as the view keeps them."""
+        # The same combination is the same object: its identity is looked up, and it lives as long as its entry.
+        known = self._keys.get(id(attributes))
+        if known is not None:
+            return known[1]
+        if len(self._keys) >= MOST_KEYS:
+            self._keys.clear()
+        kept = self.target._view._attribute_keys
+        key = self._make(dict(attributes) if kept is None else {k: v for k, v in attributes.items() if k in kept})
+        self._keys[id(attributes)] = (attributes, key)
+        return key
 
 
 class Direct:
     """The way from an SDK instrument into the aggregations of every reader and view."""
 
-    __slots__ = ("_consumer", "_instrument", "_keys", "_readers", "_targets", "enabled", "sdk")
+    __slots__ = ("_consumer", "_instrument", "_readers", "_streams", "enabled", "sdk")
 
     def __init__(self, instrument: Any, sdk: SdkMetrics) -> None:
         self.sdk = sdk
@@ -94,65 +106,54 @@ class Direct:
         self.enabled: Callable[[], bool] = getattr(instrument, "_is_enabled", _always)
         self._instrument = instrument
         self._consumer = instrument._measurement_consumer
-        self._keys: dict[tuple[tuple[str, str | bool], ...], Hashable] = {}
         self._readers: object = None
-        self._targets: list[tuple[Any, bool]] = []
+        self._streams: list[Stream] = []
 
-    def take(self, value: float, attributes: Labels, context: Context | None) -> None:
+    def take(self, value: float, attributes: Labels, occasion: Occasion) -> None:
         """Take one sample that the instrument would not refuse."""
         if not self.enabled():
             return
-        sample = Sample(value, attributes, context or get_current())
-        wanted = self.wanted(sample)
-        for target, known in self.targets():
-            if known:
-                key = self.key(target, attributes)
+        sample = Sample(value, attributes, occasion)
+        wanted = self.wanted(value, attributes, occasion)
+        for stream in self.streams():
+            if stream.known:
+                match, key = stream.target, stream.key(attributes)
                 # The stream stays locked so that a delta collection cannot discard the aggregation in between.
-                with target._lock:
-                    aggregation = target._attributes_aggregation.get(key)
+                with match._lock:
+                    aggregation = match._attributes_aggregation.get(key)
                     if aggregation is not None:
                         aggregation.aggregate(sample, wanted)
                         continue
-            self.measure(target, sample, wanted)
+            self.measure(stream, sample, wanted)
 
-    def targets(self) -> list[tuple[Any, bool]]:
-        """Return every stream of every reader, and whether its inside is known; a reader of another kind as a whole."""
+    def streams(self) -> list[Stream]:
+        """Return every stream of every reader."""
         readers = self._consumer._reader_storages
         # A reader that comes or goes makes a new mapping; the streams of an instrument never change in the SDK.
         if self._readers is not readers:
-            self._targets, self._readers = list(self._find_targets(readers)), readers
-        return self._targets
+            self._streams, self._readers = list(self._find_streams(readers)), readers
+        return self._streams
 
-    def _find_targets(self, readers: Mapping[Any, Any]) -> Iterator[tuple[Any, bool]]:
+    def _find_streams(self, readers: Mapping[Any, Any]) -> Iterator[Stream]:
         for storage in list(readers.values()):
             if type(storage) is self.sdk.storage:
                 for match in storage._get_or_init_view_instrument_match(self._instrument):
-                    yield match, type(match) is self.sdk.match
+                    yield Stream(match, self.sdk)
             else:
-                yield storage, False
+                yield Stream(storage, self.sdk)
 
-    def wanted(self, sample: Sample) -> bool:
+    def wanted(self, value: float, attributes: Labels, occasion: Occasion) -> bool:
         """Ask the provider's filter whether the sample may become an exemplar."""
-        ask = self._consumer._sdk_config.exemplar_filter.should_sample
-        return bool(ask(sample.value, sample.time_unix_nano, sample.attributes, sample.context))
+        return occasion.wanted(
+            self._consumer._sdk_config.exemplar_filter, self.sdk.filters_by_context, value, attributes
+        )
 
-    def measure(self, target: Any, sample: Sample, wanted: bool) -> None:
+    def measure(self, stream: Stream, sample: Sample, wanted: bool) -> None:
         """Hand the sample to a stream or a reader as the SDK's own measurement."""
         measurement = self.sdk.measurement(
             sample.value, sample.time_unix_nano, self._instrument, sample.context, sample.attributes
         )
-        target.consume_measurement(measurement, wanted)
-
-    def key(self, match: Any, attributes: Labels) -> Hashable:
-        """Return what the SDK files the attributes under, as far as the view keeps them."""
-        kept = match._view._attribute_keys
-        items = tuple(attributes.items() if kept is None else ((k, v) for k, v in attributes.items() if k in kept))
-        key = self._keys.get(items)
-        if key is None:
-            if len(self._keys) >= MOST_KEYS:
-                self._keys.clear()
-            key = self._keys[items] = self.sdk.key(dict(items))
-        return key
+        stream.target.consume_measurement(measurement, wanted)
 
 
 def _always() -> bool:

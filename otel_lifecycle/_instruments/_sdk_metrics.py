@@ -15,24 +15,23 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-_logger = logging.getLogger(__name__)
+from otel_lifecycle._instruments._occasion import Labels, Occasion
 
-Labels = Mapping[str, "str | bool"]
-"""Attributes of a metric: strings and booleans under non-empty names."""
+_logger = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
     """What the proof asks of a histogram."""
 
-    def record(self, seconds: float, attributes: Labels, context: Context | None = None) -> None: ...
+    def record(self, seconds: float, attributes: Labels, occasion: Occasion) -> None: ...
 
-    def record_many(self, gaps: Sequence[int], attributes: Labels, context: Context | None = None) -> None: ...
+    def record_many(self, gaps: Sequence[int], attributes: Labels, occasion: Occasion) -> None: ...
 
 
 class Adder(Protocol):
     """What the proof asks of a counter."""
 
-    def add(self, amount: int, attributes: Labels, context: Context | None = None) -> None: ...
+    def add(self, amount: int, attributes: Labels, occasion: Occasion) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +47,18 @@ class SdkMetrics:
     exponential: type[Any]
     drop: type[Any]
     measurement: Callable[..., Any]
+    filters_by_context: frozenset[type[Any]]
     key: Callable[[Labels], Hashable]
 
 
 def installed_sdk() -> SdkMetrics | None:
     """Find the classes; None if the SDK is absent or has others."""
     try:
+        from opentelemetry.sdk.metrics import (
+            AlwaysOffExemplarFilter,
+            AlwaysOnExemplarFilter,
+            TraceBasedExemplarFilter,
+        )
         from opentelemetry.sdk.metrics import Counter as SdkCounter
         from opentelemetry.sdk.metrics import Histogram as SdkHistogram
         from opentelemetry.sdk.metrics._internal import _view_instrument_match, aggregation
@@ -71,6 +76,7 @@ def installed_sdk() -> SdkMetrics | None:
             exponential=aggregation._ExponentialBucketHistogramAggregation,
             drop=aggregation._DropAggregation,
             measurement=Measurement,
+            filters_by_context=frozenset({AlwaysOffExemplarFilter, AlwaysOnExemplarFilter, TraceBasedExemplarFilter}),
             # SDKs before 1.44 file attributes under a frozenset.
             key=getattr(_view_instrument_match, "_hash_attributes", _as_frozenset),
         )
@@ -135,8 +141,8 @@ def _record_both(meter: Meter, recorder: Callable[[Histogram], Recorder], gaps: 
     )
     recording = recorder(ours)
     for labels in _LABELS:
-        recording.record_many(gaps, labels, _CONTEXT)
-        recording.record(0.02, labels, _CONTEXT)
+        recording.record_many(gaps, labels, Occasion(_CONTEXT))
+        recording.record(0.02, labels, Occasion(_CONTEXT))
         for value in (*(gap / 1e9 for gap in gaps), 0.02):
             theirs.record(value, labels, _CONTEXT)
 
@@ -146,7 +152,7 @@ def _add_both(meter: Meter, adder: Callable[[Counter], Adder], amounts: Sequence
     adding = adder(ours)
     for labels in _LABELS:
         for amount in amounts:
-            adding.add(amount, labels, _CONTEXT)
+            adding.add(amount, labels, Occasion(_CONTEXT))
             theirs.add(amount, labels, _CONTEXT)
 
 

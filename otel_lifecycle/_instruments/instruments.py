@@ -18,6 +18,7 @@ from otel_lifecycle import _registry, semconv
 from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments._bulk import BulkHistogram
 from otel_lifecycle._instruments._direct import QuickCounter
+from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._log import say
 from otel_lifecycle._version import __version__
 from otel_lifecycle.semconv import Metric
@@ -66,26 +67,25 @@ class Instruments:
         """Return an error type, bounded."""
         return None if error_type is None else self._names["error"].admit(error_type)
 
-    def add(self, metric: Metric, amount: int, labels: Combination, *own: Any, context: Context | None = None) -> None:
+    def add(self, occasion: Occasion, metric: Metric, amount: int, labels: Combination, *own: Any) -> None:
         """Count; ``own`` are the values of the metric's own attributes in the table's order, None for absent."""
-        self._counters[metric.name].add(amount, self.attributes(metric, labels, own), context)
+        self._counters[metric.name].add(amount, self.attributes(metric, labels, own), occasion)
 
-    def record(
-        self, metric: Metric, seconds: float | None, labels: Combination, *own: Any, context: Context | None = None
-    ) -> None:
+    def record(self, occasion: Occasion, metric: Metric, seconds: float | None, labels: Combination, *own: Any) -> None:
         """Record one duration; nothing of None."""
         if seconds is not None:
-            self._histograms[metric.name].record(seconds, self.attributes(metric, labels, own), context)
+            self._histograms[metric.name].record(seconds, self.attributes(metric, labels, own), occasion)
 
-    def record_gaps(self, gaps: Sequence[int], labels: Combination, context: Context | None) -> None:
+    def record_gaps(self, occasion: Occasion, gaps: Sequence[int], labels: Combination) -> None:
         """Record inter-token gaps, nanoseconds."""
         if gaps:
-            self._gaps.record_many(gaps, self.attributes(semconv.INTER_TOKEN_LATENCY, labels, ()), context)
+            self._gaps.record_many(gaps, self.attributes(semconv.INTER_TOKEN_LATENCY, labels, ()), occasion)
 
     def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
         """Record a cold-start phase; it belongs to no request, so it bears neither operation nor provider."""
         labels = (None, None, None if model is None else self._names["model"].admit(model), None)
-        self.record(semconv.STARTUP_DURATION, seconds, labels, self._names["phase"].admit(phase), context=context)
+        named = self._names["phase"].admit(phase)
+        self.record(Occasion(context), semconv.STARTUP_DURATION, seconds, labels, named)
 
     def attributes(self, metric: Metric, labels: Combination, own: Combination) -> dict[str, Any]:
         """Return the attribute set of a combination; beyond 1000 of a metric its open names are ``_OTHER``."""
@@ -95,9 +95,9 @@ class Instruments:
         if known is not None:
             return known
         if len(sets) >= MAX_COMBINATIONS:
-            return _attributes(metric, _overflow(labels), _overflow_own(metric, own))
-        built = sets[key] = _attributes(metric, labels, own)
-        return built
+            labels, own = _overflow(labels), _overflow_own(metric, own)
+        # Of those beyond the limit there are few: all of their values come from tables.
+        return sets.setdefault(labels + own, _attributes(metric, labels, own))
 
     # ---------------------------------------------------------------------------------------- observables
 

@@ -6,6 +6,7 @@ from opentelemetry.context import Context
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments.instruments import Combination, Instruments
 
 
@@ -16,54 +17,54 @@ def record_finished(
 
     The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
     """
-    labels = instruments.labels(finished)
+    labels, occasion = instruments.labels(finished), Occasion(context)
     for stage, seconds in verdict.stages.items():
-        instruments.record(semconv.STAGE_DURATION, seconds, labels, stage, context=context)
+        instruments.record(occasion, semconv.STAGE_DURATION, seconds, labels, stage)
     for kind, count in finished.violations.items():
-        instruments.add(semconv.TRANSITION_VIOLATIONS, count, labels, kind, context=context)
+        instruments.add(occasion, semconv.TRANSITION_VIOLATIONS, count, labels, kind)
     if finished.role != "whole":
         return
-    _record_outcome(instruments, finished, verdict, labels, context)
-    _record_tokens(instruments, finished, verdict, labels, context)
+    _record_outcome(instruments, finished, verdict, labels, occasion)
+    _record_tokens(instruments, finished, verdict, labels, occasion)
     for state, count in finished.preemptions.items():
-        instruments.add(semconv.PREEMPTION_COUNT, count, labels, semconv.WIRE_STAGE[state], context=context)
+        instruments.add(occasion, semconv.PREEMPTION_COUNT, count, labels, semconv.WIRE_STAGE[state])
     for objective, met in (verdict.slo or {}).items():
-        instruments.add(semconv.SLO_RESULTS, 1, labels, objective, met, context=context)
+        instruments.add(occasion, semconv.SLO_RESULTS, 1, labels, objective, met)
     if finished.traffic == "live":
-        _record_convention(instruments, finished, verdict, labels, context)
+        _record_convention(instruments, finished, verdict, labels, occasion)
 
 
 def _record_outcome(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
 ) -> None:
     error = instruments.error(finished.error_type)
     own = (verdict.outcome, verdict.failure_stage, verdict.bottleneck, error)
-    instruments.add(semconv.REQUESTS, 1, labels, *own, context=context)
+    instruments.add(occasion, semconv.REQUESTS, 1, labels, *own)
     for metric, name in (
         (semconv.REQUEST_DURATION, "e2e"),
         (semconv.TIME_TO_FIRST_TOKEN, "ttft"),
         (semconv.TIME_PER_OUTPUT_TOKEN, "tpot"),
     ):
-        instruments.record(metric, verdict.seconds.get(name), labels, verdict.outcome, context=context)
+        instruments.record(occasion, metric, verdict.seconds.get(name), labels, verdict.outcome)
 
 
 def _record_tokens(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
 ) -> None:
-    instruments.record_gaps(verdict.gaps, labels, context)
+    instruments.record_gaps(occasion, verdict.gaps, labels)
     counts = {"input": finished.usage.get("input_tokens"), "output": verdict.output_tokens}
     for direction, count in counts.items():
         if count:
-            instruments.add(semconv.TOKENS, count, labels, direction, context=context)
+            instruments.add(occasion, semconv.TOKENS, count, labels, direction)
 
 
 def _record_convention(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, context: Context | None
+    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
 ) -> None:
     """The GenAI convention's server metrics; its TTFT and time per output token are of successful responses only."""
     error = instruments.error(finished.error_type)
-    instruments.record(semconv.GEN_AI_REQUEST_DURATION, verdict.seconds.get("e2e"), labels, error, context=context)
+    instruments.record(occasion, semconv.GEN_AI_REQUEST_DURATION, verdict.seconds.get("e2e"), labels, error)
     if verdict.outcome == "completed":
         ttft, per_token = verdict.seconds.get("ttft"), verdict.convention_time_per_output_token
-        instruments.record(semconv.GEN_AI_TIME_TO_FIRST_TOKEN, ttft, labels, context=context)
-        instruments.record(semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN, per_token, labels, context=context)
+        instruments.record(occasion, semconv.GEN_AI_TIME_TO_FIRST_TOKEN, ttft, labels)
+        instruments.record(occasion, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN, per_token, labels)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import otel_lifecycle as lifecycle
 from otel_lifecycle import _registry
 from otel_lifecycle._instruments._bulk import BulkHistogram
+from otel_lifecycle._instruments._occasion import Occasion
 from tests.benchmarks.measure import Budget, Interval, Samples, compare, fresh, interleave, judge, stopwatch, versus
 from tests.benchmarks.subjects import (
     LABELS,
@@ -129,7 +130,7 @@ def gaps(say: Say) -> Iterator[Budget]:
     times = stamps()
 
     def ours() -> int:
-        return call(lambda log: bulk.record_many(sorted(map(sub, log[1:], log)), LABELS), times)
+        return call(lambda log: bulk.record_many(sorted(map(sub, log[1:], log)), LABELS, Occasion()), times)
 
     def theirs() -> int:
         def one_by_one(log: list[int]) -> None:

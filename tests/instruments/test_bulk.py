@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 
 from otel_lifecycle import semconv
 from otel_lifecycle._instruments import _bulk
+from otel_lifecycle._instruments._occasion import Occasion
 from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, SETS, VIEWS, TwoWays, collect, count_calls, on_edges
 
 gaps = st.lists(
@@ -70,8 +71,8 @@ def test_whole_nanoseconds_stand_in_for_a_boundary(boundary: float, step: int) -
 def test_the_installed_sdk_is_one_that_takes_bulk() -> None:
     """The fast way is open on this SDK: its proof held, and a thousand gaps make a handful of measurements."""
     ways = TwoWays()
-    ways.bulk.record_many([MS], CHAT, SAMPLED)
-    calls = count_calls(lambda: ways.bulk.record_many([MS] * 1000, CHAT, SAMPLED))
+    ways.bulk.record_many([MS], CHAT, Occasion(SAMPLED))
+    calls = count_calls(lambda: ways.bulk.record_many([MS] * 1000, CHAT, Occasion(SAMPLED)))
     assert (ways.bulk.fast, calls["aggregate"], calls["record"]) == (True, 0, 0)
 
 
@@ -80,16 +81,16 @@ def test_views_of_the_known_kinds_make_no_measurement(view: str) -> None:
     """Of these streams none is recorded plainly once its attribute set is known, whether many samples or one."""
     ways = TwoWays(view)
     ways.record([MS], CHAT)
-    calls = count_calls(lambda: ways.bulk.record_many([MS, 2 * MS], CHAT, SAMPLED))
-    calls += count_calls(lambda: ways.bulk.record(0.001, CHAT, SAMPLED)) if view != "dropped" else calls
+    calls = count_calls(lambda: ways.bulk.record_many([MS, 2 * MS], CHAT, Occasion(SAMPLED)))
+    calls += count_calls(lambda: ways.bulk.record(0.001, CHAT, Occasion(SAMPLED))) if view != "dropped" else calls
     assert calls["consume_measurement"] == 0
 
 
 def test_each_bucket_that_got_a_gap_has_an_exemplar_of_the_request() -> None:
     """The largest gap of each bucket is kept with the trace of the context, and none without a sampled one."""
     ways = TwoWays()
-    ways.bulk.record_many([3 * MS, 4 * MS, 40 * MS], CHAT, SAMPLED)
-    ways.bulk.record_many([700 * MS], CHAT, Context())
+    ways.bulk.record_many([3 * MS, 4 * MS, 40 * MS], CHAT, Occasion(SAMPLED))
+    ways.bulk.record_many([700 * MS], CHAT, Occasion(Context()))
     (point,) = collect(ways.readers[0])["bulk"]
     assert [(e.value, e.trace_id, e.span_id) for e in point.exemplars] == [(0.004, 7, 9), (0.04, 7, 9)]
 
@@ -97,10 +98,10 @@ def test_each_bucket_that_got_a_gap_has_an_exemplar_of_the_request() -> None:
 def test_negative_gaps_are_left_out_and_none_at_all_leaves_nothing() -> None:
     """The SDK refuses a negative sample; no sample makes no stream."""
     ways = TwoWays()
-    ways.bulk.record_many([-5, -1], CHAT)
-    ways.bulk.record_many([], CHAT)
+    ways.bulk.record_many([-5, -1], CHAT, Occasion())
+    ways.bulk.record_many([], CHAT, Occasion())
     assert collect(ways.readers[0]) == {}
-    ways.bulk.record_many([-5, 0, 5 * MS], CHAT)
+    ways.bulk.record_many([-5, 0, 5 * MS], CHAT, Occasion())
     (point,) = collect(ways.readers[0])["bulk"]
     assert (point.count, point.sum, point.min, point.max) == (2, 0.005, 0.0, 0.005)
 
@@ -148,7 +149,7 @@ def test_totals_are_exact_while_others_record_and_collect() -> None:
 def in_bulk(ways: TwoWays, samples: list[int], turns: int) -> None:
     """Record the samples again and again, with two attribute sets in turn."""
     for turn in range(turns):
-        ways.bulk.record_many(samples, SETS[turn % 2])
+        ways.bulk.record_many(samples, SETS[turn % 2], Occasion())
 
 
 def one_by_one(ways: TwoWays, samples: list[int], turns: int) -> None:
@@ -185,12 +186,15 @@ class Collecting(threading.Thread):
 def test_recording_waits_for_a_collection_in_progress(holder: str, way: str) -> None:
     """Whatever lock the SDK holds while it collects a stream, samples stay out until it is released."""
     ways = TwoWays()
-    ways.bulk.record_many([MS], CHAT)
+    ways.bulk.record_many([MS], CHAT, Occasion())
     provider: Any = ways.provider
     storage = next(iter(provider._measurement_consumer._reader_storages.values()))
     (stream,) = storage._get_or_init_view_instrument_match(ways.instrument)
     (aggregation,) = stream._attributes_aggregation.values()
-    record = {"many": lambda: ways.bulk.record_many([MS], CHAT), "single": lambda: ways.bulk.record(0.001, CHAT)}[way]
+    record = {
+        "many": lambda: ways.bulk.record_many([MS], CHAT, Occasion()),
+        "single": lambda: ways.bulk.record(0.001, CHAT, Occasion()),
+    }[way]
     recording = threading.Thread(target=record)
     with {"stream": stream, "aggregation": aggregation}[holder]._lock:
         recording.start()

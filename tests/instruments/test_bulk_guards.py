@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from otel_lifecycle._instruments import _bulk, _direct
 from otel_lifecycle._instruments._bulk import BulkHistogram
 from otel_lifecycle._instruments._direct import QuickCounter
+from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments._sdk_metrics import installed_sdk
 from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, TwoWays, collect, count_calls
 
@@ -30,12 +31,12 @@ def test_a_proxy_counts_from_the_moment_a_provider_is_set() -> None:
         "proxied", "s", explicit_bucket_boundaries_advisory=list(EDGES)
     )
     bulk = BulkHistogram(histogram)
-    bulk.record_many([MS], CHAT)
+    bulk.record_many([MS], CHAT, Occasion())
     assert not bulk.fast
 
     reader = InMemoryMetricReader()
     proxies.on_set_meter_provider(MeterProvider([reader], shutdown_on_exit=False))
-    bulk.record_many([2 * MS, 20 * MS], CHAT)
+    bulk.record_many([2 * MS, 20 * MS], CHAT, Occasion())
     (point,) = collect(reader)["proxied"]
     assert (bulk.fast, point.count, point.sum) == (True, 2, 0.022)
     assert tuple(point.explicit_bounds) == EDGES
@@ -44,16 +45,16 @@ def test_a_proxy_counts_from_the_moment_a_provider_is_set() -> None:
 def test_without_an_sdk_there_is_nothing_to_do() -> None:
     """A no-op histogram is not called at all."""
     bulk = BulkHistogram(NoOpMeterProvider().get_meter("tests").create_histogram("nothing"))
-    assert count_calls(lambda: bulk.record_many([MS] * 100, CHAT))["record"] == 0
+    assert count_calls(lambda: bulk.record_many([MS] * 100, CHAT, Occasion()))["record"] == 0
     assert not bulk.fast
 
 
 def test_a_sample_the_sdk_refuses_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """A negative duration or count reaches the SDK, which says so and drops it; a direct one would be taken."""
     ways = TwoWays()
-    ways.bulk.record(-0.001, CHAT)
+    ways.bulk.record(-0.001, CHAT, Occasion())
     counter = ways.provider.get_meter("tests").create_counter("amounts")
-    QuickCounter(counter).add(-1, CHAT)
+    QuickCounter(counter).add(-1, CHAT, Occasion())
     assert collect(ways.readers[0]) == {}
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
@@ -66,8 +67,8 @@ def test_a_counter_counts_as_the_sdk_counts() -> None:
     quick = QuickCounter(meter.create_counter("bulk.count"))
     for amounts in ((0, 3), (), (5,)):
         for amount in amounts:
-            for counter in (plain, quick):
-                counter.add(amount, CHAT, SAMPLED)
+            plain.add(amount, CHAT, SAMPLED)
+            quick.add(amount, CHAT, Occasion(SAMPLED))
         ways.check()
     assert [point.value for point in collect(ways.readers[0])["bulk.count"]] == [8]
 
@@ -95,7 +96,7 @@ def test_another_implementation_gets_every_sample_plainly() -> None:
     """The API promises ``record`` and nothing more."""
     foreign = ForeignHistogram()
     bulk = BulkHistogram(foreign)
-    bulk.record_many([MS, 2 * MS], CHAT, SAMPLED)
+    bulk.record_many([MS, 2 * MS], CHAT, Occasion(SAMPLED))
     assert foreign.recorded == [(0.001, CHAT, SAMPLED), (0.002, CHAT, SAMPLED)]
     assert not bulk.fast
 

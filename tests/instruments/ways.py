@@ -25,6 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from otel_lifecycle import semconv
 from otel_lifecycle._instruments._bulk import BulkHistogram
+from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments._sdk_metrics import Labels
 
 EDGES = semconv.TOKEN_GAP_BUCKETS
@@ -95,14 +96,14 @@ class TwoWays:
 
     def record(self, gaps: Sequence[int], attributes: Labels, context: Context | None = SAMPLED) -> None:
         """Record the gaps both ways: all at once, and one by one."""
-        self.bulk.record_many(gaps, attributes, context)
+        self.bulk.record_many(gaps, attributes, Occasion(context))
         for gap in gaps:
             self.single.record(gap / 1e9, attributes, context)
 
     def record_singly(self, gaps: Sequence[int], attributes: Labels, context: Context | None = SAMPLED) -> None:
         """Record the gaps one by one, directly and plainly."""
         for gap in gaps:
-            self.bulk.record(gap / 1e9, attributes, context)
+            self.bulk.record(gap / 1e9, attributes, Occasion(context))
             self.single.record(gap / 1e9, attributes, context)
 
     def check(self) -> None:
