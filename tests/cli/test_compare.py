@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from otel_lifecycle._cli.comparison.sides import Side, in_turns
+from otel_lifecycle._cli.comparison.verdicts import Comparison, judged, usual_effect
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.workload import Settings, Workload
+from otel_lifecycle._cli.sources.tally import Tally
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 
@@ -188,7 +193,7 @@ def test_several_runs_are_compared_as_runs(cli: Callable[..., Ran], tmp_path: Pa
     ran = cli("compare", before[0], after[0], *options, "--json")
     by_name = {metric["metric"]: metric for metric in ran.json["metrics"]}
     assert (ran.json["baseline"]["runs"], ran.json["candidate"]["runs"]) == (3, 3)
-    assert by_name["ttft.p50"]["test"] == "Welch's t-test, a figure a run"
+    assert by_name["ttft.p50"]["test"] == "Welch's t-test of runs"
     assert by_name["request_throughput"]["p"] is not None
     assert by_name["ttft.p50"]["difference"] < 0
 
@@ -205,3 +210,61 @@ def test_the_terminal_names_better_and_worse(runs: Path, cli: Callable[..., Ran]
     ran = cli("compare", "baseline.json", "slots.json")
     assert ran.code == 0
     assert ran.out.splitlines()[-1].startswith("better: ttft.p50")
+
+
+def empty() -> Workload:
+    """Return a run without requests."""
+    return Workload(Settings(), Tally(), Evidence())
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "runs", "reason"),
+    [
+        ("ttft.p50", 0.07, 1, "sure, but less than 10%"),
+        ("ttft.p50", 0.07, 3, ""),
+        ("ttft.p50", 0.12, 1, ""),
+        ("preprocessing.mean", 0.5, 3, "sure, but less than 1% of a whole request"),
+        ("queue_wait.mean", 30.0, 3, ""),
+    ],
+)
+def test_a_small_change_gets_no_verdict_however_sure(metric: str, change: float, runs: int, reason: str) -> None:
+    """One run a side tells less than three do, and a stage that is nearly nothing of a request is not worth a word."""
+    figure = 0.1 if metric == "ttft.p50" else 0.001
+    found = Comparison(
+        metric=metric,
+        baseline=figure,
+        candidate=figure * (1 + change),
+        baseline_count=1000,
+        candidate_count=1000,
+        low=figure * change * 0.9,
+        high=figure * change * 1.1,
+        p_corrected=1e-6,
+    )
+    sides = (Side(name=name, sources=(), runs=[empty()] * runs) for name in ("baseline", "candidate"))
+    told = judged(found, usual_effect(*sides), whole=2.0)
+    assert (told.verdict, told.reason) == ("no evidence" if reason else "worse", reason)
+
+
+@pytest.mark.parametrize(
+    ("order", "paired"), [("bcbcbc", True), ("cbbccb", True), ("bbbccc", False), ("bcbcb", False), ("bc", True)]
+)
+def test_runs_by_turns_are_neighbours_in_pairs(order: str, paired: bool) -> None:
+    """Told from when they went on; their order on the command line does not matter."""
+    runs: dict[str, list[Workload]] = {"b": [], "c": []}
+    for number, side in enumerate(order):
+        run = empty()
+        run.main.first_arrival, run.main.last_end = 100.0 * number, 100.0 * number + 50
+        runs[side].insert(0, run)
+    made = [Side(name=name, sources=(), runs=runs[name]) for name in "bc"]
+    found = in_turns(*made)
+    assert (found is not None) == paired
+    if found is not None:
+        assert [side.runs for side in found] == [runs[name][::-1] for name in "bc"]
+
+
+def test_runs_at_the_same_time_are_no_neighbours() -> None:
+    """Two servers beside each other disturb each other."""
+    run = empty()
+    run.main.first_arrival, run.main.last_end = 0.0, 50.0
+    made = [Side(name=name, sources=(), runs=[run]) for name in "bc"]
+    assert in_turns(*made) is None

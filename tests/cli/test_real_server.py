@@ -21,15 +21,34 @@ pytestmark = [
 ]
 
 
+RUNS = 6
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs with two slots, one with four, and one of another mix of prompts."""
+    """Six runs with two slots, six more of the same and six with four, by turns; and one of other prompts."""
     folder = tmp_path_factory.mktemp("demo")
-    for name, slots, mix in (("two", 2, "short"), ("again", 2, "short"), ("four", 4, "short"), ("long", 2, "long")):
-        requests = "180" if mix == "short" else "12"
-        command = [sys.executable, "-m", "tests.cli.demo_run", str(slots), str(folder / f"{name}.json")]
-        subprocess.run([*command, "--mix", mix, "--requests", requests], cwd=ROOT, check=True, timeout=600)
+    for number in range(RUNS):
+        for name, slots in (("two", 2), ("again", 2), ("four", 4)):
+            run(slots, folder / f"{name}-{number}.json", "--requests", "36")
+    run(2, folder / "long.json", "--mix", "long", "--requests", "12")
     return folder
+
+
+def run(slots: int, file: Path, *options: str) -> None:
+    """Serve the load once."""
+    command = [sys.executable, "-m", "tests.cli.demo_run", str(slots), str(file), *options]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+
+
+def sides(folder: Path, baseline: str, candidate: str) -> list[str | Path]:
+    """Return the arguments for all runs of two sides."""
+    more = (
+        (f"--{side}-run", folder / f"{name}-{number}.json")
+        for side, name in (("baseline", baseline), ("candidate", candidate))
+        for number in range(1, RUNS)
+    )
+    return [folder / f"{baseline}-0.json", folder / f"{candidate}-0.json", *(part for pair in more for part in pair)]
 
 
 def verdicts(ran: Ran) -> dict[str, str]:
@@ -39,12 +58,12 @@ def verdicts(ran: Ran) -> dict[str, str]:
 
 def test_two_equal_runs_show_nothing(runs: Path, cli: Callable[..., Ran]) -> None:
     """Though no two runs of a real server take the same time."""
-    assert verdicts(cli("compare", runs / "two.json", runs / "again.json", "--json")) == {}
+    assert verdicts(cli("compare", *sides(runs, "two", "again"), "--json")) == {}
 
 
 def test_four_slots_are_found(runs: Path, cli: Callable[..., Ran]) -> None:
     """On the same cores, requests wait less and decode longer; no figure says otherwise."""
-    ran = cli("compare", runs / "two.json", runs / "four.json", "--vary", "concurrency", "--json")
+    ran = cli("compare", *sides(runs, "two", "four"), "--vary", "concurrency", "--json")
     assert ran.json["varied"] == [{"condition": "concurrency", "baseline": "2", "candidate": "4"}]
     told = verdicts(ran)
     expected = {"queue_wait.mean": "better", "ttft.p50": "better", "tpot.p50": "worse", "decode_time.mean": "worse"}
@@ -55,19 +74,19 @@ def test_four_slots_are_found(runs: Path, cli: Callable[..., Ran]) -> None:
 
 def test_four_slots_are_refused_unless_they_are_the_change(runs: Path, cli: Callable[..., Ran]) -> None:
     """Nobody compares them by mistake."""
-    ran = cli("compare", runs / "two.json", runs / "four.json")
+    ran = cli("compare", runs / "two-0.json", runs / "four-0.json")
     assert ran.code == 2
     assert "concurrency: 2 against 4" in ran.err
 
 
 def test_another_mix_of_prompts_is_refused(runs: Path, cli: Callable[..., Ran]) -> None:
     """It is another workload."""
-    ran = cli("compare", runs / "two.json", runs / "long.json")
+    ran = cli("compare", runs / "two-0.json", runs / "long.json")
     assert ran.code == 2
     assert "input tokens: p50" in ran.err
 
 
 def test_the_queue_is_diagnosed(runs: Path, cli: Callable[..., Ran]) -> None:
     """Eight clients for two slots."""
-    diagnosis = cli("report", runs / "two.json", "--json").json["diagnosis"]
+    diagnosis = cli("report", runs / "two-0.json", "--json").json["diagnosis"]
     assert diagnosis["findings"][0]["cause"] == "queueing and scheduling"

@@ -105,3 +105,23 @@ def test_a_difference_of_rates_has_newcombes_interval() -> None:
     p, low, high = blocks.proportions(48, 80, 56, 70)
     assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
     assert 0.005 < p < 0.02
+
+
+def test_neighbours_in_time_are_compared_as_pairs() -> None:
+    """A machine that slows by the hour hides a change of a fifth from all but the paired test."""
+    baseline = [1.0, 1.5, 2.1, 3.0, 4.2]
+    candidate = [1.2 * value * wobble for value, wobble in zip(baseline, (1.01, 0.99, 1.0, 1.01, 0.99), strict=True)]
+    apart, _ = blocks.runs_p(baseline, candidate, turns=False)
+    paired, (low, high) = blocks.runs_p(baseline, candidate, turns=True)
+    assert apart > 0.5
+    assert paired < 0.001
+    mean = sum(baseline) / len(baseline)
+    assert low / mean < 0.2 < high / mean
+
+
+def test_runs_that_do_not_vary_need_no_test() -> None:
+    """Five runs without a failure, against the same or against five with one of ten."""
+    assert blocks.runs_p([1.0] * 5, [1.0] * 5, turns=False) == (1.0, (0.0, 0.0))
+    p, (low, high) = blocks.runs_p([1.0] * 5, [0.9] * 5, turns=False)
+    assert p == 0
+    assert (low, high) == pytest.approx((-0.1, -0.1))

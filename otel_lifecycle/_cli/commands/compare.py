@@ -10,11 +10,12 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
 from otel_lifecycle._cli.commands.report import read_workload, write_page
 from otel_lifecycle._cli.comparison import sides
+from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.gates import gate_of, rule
 from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT
+from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.evidence.conditions import KEYS
 from otel_lifecycle._cli.evidence.workload import Settings
@@ -52,7 +53,12 @@ VARIABLE = (
     show_default=True,
     help="Fail on a change that is no noise, or on the bare estimate.",
 )
-@click.option("--min-effect", default=MIN_EFFECT, show_default=True, help="Smallest relative change worth a verdict.")
+@click.option(
+    "--min-effect",
+    type=click.FloatRange(min=0),
+    help="Smallest relative change worth a verdict.",
+    show_default=f"{ONE_RUN_EFFECT:g}, from {ENOUGH_RUNS} runs a side {MIN_EFFECT:g}",
+)
 @options.slo_option
 @options.shape_option
 @options.output_options
@@ -65,7 +71,7 @@ def compare(
     force: bool,
     fail_on: tuple[str, ...],
     gate: str,
-    min_effect: float,
+    min_effect: float | None,
     slo: str | None,
     shape: str,
     form: str | None,
@@ -83,14 +89,16 @@ def compare(
     unmeant = [difference for difference in differing if difference.condition not in vary]
     if unmeant and not force:
         raise Unusable(_refusal(unmeant))
+    effect = usual_effect(one, other) if min_effect is None else min_effect
     with working("comparing"):
-        figures = compared(one, other, min_effect, [one_gate.metric for one_gate in gates])
+        figures = compared(one, other, effect, [one_gate.metric for one_gate in gates])
     result = Result(
         baseline=one,
         candidate=other,
         differences=unmeant,
         varied=[difference for difference in differing if difference.condition in vary],
         figures=figures,
+        min_effect=effect,
         rulings=[rule(one_gate, figures, evidence=gate == "evidence") for one_gate in gates],
         forced=force,
     )

@@ -184,11 +184,23 @@ def beyond(side: Blocked, limit: float) -> Blocked:
     return Blocked((side.values > limit).astype(np.float64), side.block, side.blocks)
 
 
-def runs_p(baseline: Sequence[float], candidate: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Return the p-value and the interval of a difference between runs: Welch's t-test of one figure a run."""
-    found = stats.ttest_ind(candidate, baseline, equal_var=False)
+def runs_p(baseline: Sequence[float], candidate: Sequence[float], *, turns: bool) -> tuple[float, tuple[float, float]]:
+    """Return the p-value and the interval of a difference between runs, by one figure a run.
+
+    Welch's t-test; with ``turns``, where the k-th runs of both sides were neighbours in time, the paired one.  What
+    disturbs a run makes it slower by some part, so figures above 0 are compared by their logarithms, and the interval
+    is that of their ratio.  Where no run differs from another of its side there is nothing to test.
+    """
+    left, right = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
+    if np.allclose(left, left[0]) and np.allclose(right, right[0]):
+        change = float(right[0] - left[0])
+        return (1.0 if np.isclose(left[0], right[0]) else 0.0), (change, change)
+    ratios = bool((left > 0).all() and (right > 0).all())
+    one, other = (np.log(left), np.log(right)) if ratios else (left, right)
+    found = stats.ttest_rel(other, one) if turns else stats.ttest_ind(other, one, equal_var=False)
     inside = found.confidence_interval(CONFIDENCE)
-    return float(found.pvalue), (float(inside.low), float(inside.high))
+    low, high = (float(np.expm1(end) * left.mean()) if ratios else float(end) for end in (inside.low, inside.high))
+    return float(found.pvalue), (low, high)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

@@ -15,7 +15,10 @@ from otel_lifecycle._cli.comparison.verdicts import Comparison
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Two sides, in what conditions they differ (``varied``: meant to), and figure by figure what came of it."""
+    """Two sides, in what conditions they differ (``varied``: meant to), and figure by figure what came of it.
+
+    ``min_effect``: the relative change below which there is no verdict.
+    """
 
     baseline: Side
     candidate: Side
@@ -23,6 +26,7 @@ class Result:
     varied: Sequence[Difference]
     figures: Sequence[Comparison]
     rulings: Sequence[Ruling]
+    min_effect: float
     forced: bool = False
 
     @property
@@ -36,6 +40,15 @@ class Result:
         told += [f"worse: {_few(worse)}"] if worse else []
         return "; ".join(told)
 
+    @property
+    def by_runs(self) -> bool:
+        """Whether figures of runs are compared, and not samples of one."""
+        return min(len(self.baseline.runs), len(self.candidate.runs)) >= blocks.ENOUGH_RUNS
+
+    @property
+    def _interval(self) -> str:
+        return "Student's t over runs" if self.by_runs else f"block bootstrap, {blocks.RESAMPLES} resamples"
+
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
@@ -47,9 +60,10 @@ class Result:
             "condition_differences": [asdict(one) for one in self.differences],
             "varied": [asdict(one) for one in self.varied],
             "method": {
-                "interval": f"{blocks.CONFIDENCE:.0%}, block bootstrap, {blocks.RESAMPLES} resamples",
+                "interval": f"{blocks.CONFIDENCE:.0%}, {self._interval}",
                 "correction": "Holm, over all figures tested",
                 "alpha": verdicts.ALPHA,
+                "min_effect": self.min_effect,
             },
             "metrics": [
                 {**asdict(one), "difference": one.difference, "relative": one.relative} for one in self.figures

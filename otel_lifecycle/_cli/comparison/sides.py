@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -34,6 +36,12 @@ class Side:
         return sum(run.main.total for run in self.runs)
 
     @property
+    def spans(self) -> list[tuple[float, float]]:
+        """Return from when to when each run went on, epoch seconds; NaN where unknown."""
+        bounds = ((run.main.first_arrival, run.main.last_end) for run in self.runs)
+        return [(math.nan if start is None else start, math.nan if end is None else end) for start, end in bounds]
+
+    @property
     def complete(self) -> bool:
         """Whether every request is among those compared one by one."""
         return all(run.main.exact for run in self.runs)
@@ -42,3 +50,23 @@ class Side:
         """Return the sampled requests of a run in the order they arrived."""
         rows = self.runs[run].main.sample.rows()
         return rows[np.argsort(rows[:, INDEX["start"]], kind="stable")]
+
+
+def in_turns(baseline: Side, candidate: Side) -> tuple[Side, Side] | None:
+    """Return the sides with their runs in order of time, if they were run by turns: the k-th of each are neighbours.
+
+    Of what the machine did besides, neighbours had the same, more or less.
+    """
+    spans = sorted(
+        (*span, number, run) for number, one in enumerate((baseline, candidate)) for run, span in enumerate(one.spans)
+    )
+    if not all(earlier[1] <= later[0] for earlier, later in pairwise(spans)):
+        return None
+    sides = [number for *_, number, _ in spans]
+    if any({*pair} != {0, 1} for pair in zip(sides[::2], sides[1::2], strict=False)) or len(sides) % 2:
+        return None
+    first, second = (
+        replace(side, runs=[side.runs[run] for *_, owner, run in spans if owner == number])
+        for number, side in enumerate((baseline, candidate))
+    )
+    return first, second

@@ -11,7 +11,7 @@ import numpy as np
 
 from otel_lifecycle._cli.comparison import blocks
 from otel_lifecycle._cli.comparison.blocks import Blocked, blocked
-from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.sides import Side, in_turns
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.rows import INDEX
 from otel_lifecycle._cli.evidence.sketch import Floats
@@ -20,7 +20,11 @@ Verdict = Literal["better", "worse", "no evidence", "no samples"]
 
 ALPHA: Final = 0.05
 MIN_EFFECT: Final = 0.05
-"""A change by less than this part is no verdict, however sure: two runs of one server differ by as much."""
+"""A change by less than this part is no verdict, however sure, where several runs of each side are compared."""
+ONE_RUN_EFFECT: Final = 0.10
+"""The same of fewer runs: what else the machine did is the same for all requests of a run, and nothing in it tells."""
+MIN_PART: Final = 0.01
+"""A stage that changed by less than this part of the whole request's time is no verdict either."""
 MIN_POINTS: Final = 0.01
 """The same for rates, in absolute terms."""
 PAIRS: Final = 10
@@ -41,6 +45,7 @@ FIGURES: Final = {
     "decode_time": ("mean",),
 }
 """What is compared of each duration; the more figures, the more each of them has to prove."""
+STAGES: Final = ("queue_wait", "preprocessing", "prefill", "decode_time")
 RATES: Final[dict[str, tuple[bool, Callable[[Evidence], tuple[int, int]]]]] = {
     "success_rate": (True, lambda one: (one.outcomes["completed"], one.terminated)),
     "rejection_rate": (False, lambda one: (one.rejected, one.terminated)),
@@ -54,7 +59,7 @@ THROUGHPUTS: Final = ("request_throughput", "token_throughput")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One figure of both sides.
+    """One figure of both sides: of all their samples, or the mean over their runs where runs are compared.
 
     ``low`` and ``high``: the 95 % interval of the difference.  ``p``: of the test named in ``test``, uncorrected;
     ``p_corrected`` by Holm over all figures tested.  ``reason``: why there is no better verdict than the one given.
@@ -88,17 +93,37 @@ class Comparison:
         return None if self.difference is None or not self.baseline else self.difference / self.baseline
 
 
-def compare(
-    baseline: Side, candidate: Side, min_effect: float = MIN_EFFECT, extra: Sequence[str] = ()
-) -> list[Comparison]:
-    """Return every figure that either side has; ``extra``: further figures of durations, such as ``ttft.mean``."""
-    found = [*_durations(baseline, candidate, extra), *_rates(baseline, candidate), *_throughputs(baseline, candidate)]
+def compare(baseline: Side, candidate: Side, min_effect: float, extra: Sequence[str] = ()) -> list[Comparison]:
+    """Return every figure that either side has; ``extra``: further figures of durations, such as ``ttft.mean``.
+
+    ``min_effect``: the least relative change that gets a verdict, usually :func:`usual_effect`.
+    """
+    ordered = in_turns(baseline, candidate)
+    turns = ordered is not None
+    baseline, candidate = ordered or (baseline, candidate)
+    found = [
+        *_durations(baseline, candidate, extra, turns),
+        *_rates(baseline, candidate, turns),
+        *_throughputs(baseline, candidate, turns),
+    ]
     corrected = blocks.holm([one.p for one in found])
-    return [judged(replace(one, p_corrected=p), min_effect) for one, p in zip(found, corrected, strict=True)]
+    whole = _mean_e2e(baseline)
+    return [judged(replace(one, p_corrected=p), min_effect, whole) for one, p in zip(found, corrected, strict=True)]
 
 
-def judged(one: Comparison, min_effect: float) -> Comparison:
-    """Return a figure with its verdict."""
+def usual_effect(baseline: Side, candidate: Side) -> float:
+    """Return the least change that is worth a verdict: less of it where there are runs enough to tell their spread."""
+    enough = min(len(baseline.runs), len(candidate.runs)) >= blocks.ENOUGH_RUNS
+    return MIN_EFFECT if enough else ONE_RUN_EFFECT
+
+
+def _mean_e2e(side: Side) -> float | None:
+    values = np.concatenate([run[~np.isnan(run)] for run in _samples(side, "e2e")])
+    return _figure(values, None)
+
+
+def judged(one: Comparison, min_effect: float, whole: float | None = None) -> Comparison:
+    """Return a figure with its verdict; ``whole``: the seconds that a request takes, to which a stage is held."""
     if one.baseline is None or one.candidate is None:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")
@@ -109,10 +134,13 @@ def judged(one: Comparison, min_effect: float) -> Comparison:
     small = abs(one.difference or 0.0) < MIN_POINTS if one.rate else abs(one.relative or math.inf) < min_effect
     if small:
         return replace(one, reason=f"sure, but less than {'1 point' if one.rate else f'{min_effect:.0%}'}")
+    change = abs(one.difference or 0.0)
+    if whole is not None and one.metric.partition(".")[0] in STAGES and change < MIN_PART * whole:
+        return replace(one, reason=f"sure, but less than {MIN_PART:.0%} of a whole request")
     return replace(one, verdict="better" if ((one.difference or 0.0) > 0) == one.more_is_better else "worse")
 
 
-def _durations(baseline: Side, candidate: Side, extra: Sequence[str]) -> list[Comparison]:
+def _durations(baseline: Side, candidate: Side, extra: Sequence[str], turns: bool) -> list[Comparison]:
     paired, found = are_paired(baseline, candidate), []
     for column, usual in FIGURES.items():
         left, right = _samples(baseline, column), _samples(candidate, column)
@@ -122,7 +150,7 @@ def _durations(baseline: Side, candidate: Side, extra: Sequence[str]) -> list[Co
         left, right = ([values[~np.isnan(values)] for values in runs] for runs in (left, right))
         if sum(map(len, left)) or sum(map(len, right)):
             names = [name for name in STATISTICS if name in usual or f"{column}.{name}" in extra]
-            found += [_duration(f"{column}.{name}", STATISTICS[name], left, right, paired) for name in names]
+            found += [_duration(f"{column}.{name}", STATISTICS[name], left, right, paired, turns) for name in names]
     return found
 
 
@@ -151,7 +179,9 @@ def _figure(values: Floats, q: float | None) -> float | None:
     return float(values.mean() if q is None else np.quantile(values, q))
 
 
-def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floats], paired: bool) -> Comparison:
+def _duration(
+    metric: str, q: float | None, left: list[Floats], right: list[Floats], paired: bool, turns: bool
+) -> Comparison:
     one, other = np.concatenate(left), np.concatenate(right)
     made = Comparison(
         metric=metric,
@@ -164,15 +194,19 @@ def _duration(metric: str, q: float | None, left: list[Floats], right: list[Floa
     if min(len(one), len(other)) < needed:
         return replace(made, reason=f"too few samples: {needed} needed")
     if min(sum(len(run) > 0 for run in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
-        return _by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right])
+        return _by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right], turns)
     if paired:
         return _by_blocks(made, q, *blocks.blocked_pairs(one, other), paired=True)
     return _by_blocks(made, q, blocked(left), blocked(right), paired=False)
 
 
-def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None]) -> Comparison:
-    p, (low, high) = blocks.runs_p([x for x in left if x is not None], [x for x in right if x is not None])
-    return replace(made, p=p, low=low, high=high, test="Welch's t-test, a figure a run")
+def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None], turns: bool) -> Comparison:
+    """Compare a figure of each run; ``turns``: the k-th runs of both sides belong together, as long as each has it."""
+    turns = turns and None not in left and None not in right
+    one, other = ([value for value in values if value is not None] for values in (left, right))
+    p, (low, high) = blocks.runs_p(one, other, turns=turns)
+    test = "paired t-test of runs by turns" if turns else "Welch's t-test of runs"
+    return replace(made, baseline=_average(one), candidate=_average(other), p=p, low=low, high=high, test=test)
 
 
 def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked, *, paired: bool) -> Comparison:
@@ -193,16 +227,18 @@ def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked,
     return replace(made, low=low, high=high, p=p, test=f"permutation {kind} time blocks ({how})")
 
 
-def _rates(baseline: Side, candidate: Side) -> list[Comparison]:
+def _rates(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
     found = []
     for name, (more_is_better, count) in RATES.items():
         left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
         if any(of for _, of in (*left, *right)) and any(number for number, _ in (*left, *right)):
-            found.append(_rate(name, more_is_better, left, right))
+            found.append(_rate(name, more_is_better, left, right, turns))
     return found
 
 
-def _rate(name: str, more_is_better: bool, left: list[tuple[int, int]], right: list[tuple[int, int]]) -> Comparison:
+def _rate(
+    name: str, more_is_better: bool, left: list[tuple[int, int]], right: list[tuple[int, int]], turns: bool
+) -> Comparison:
     (a, n), (b, m) = (tuple(map(sum, zip(*side, strict=True))) for side in (left, right))
     made = Comparison(
         metric=name,
@@ -216,12 +252,13 @@ def _rate(name: str, more_is_better: bool, left: list[tuple[int, int]], right: l
     if not n or not m:
         return made
     if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
-        return _by_runs(made, [x / of for x, of in left if of], [x / of for x, of in right if of])
+        one, other = ([number / of if of else None for number, of in side] for side in (left, right))
+        return _by_runs(made, one, other, turns)
     p, low, high = blocks.proportions(a, n, b, m)
     return replace(made, p=p, low=low, high=high, test="Fisher's exact test")
 
 
-def _throughputs(baseline: Side, candidate: Side) -> list[Comparison]:
+def _throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
     found = []
     for name in THROUGHPUTS:
         left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
@@ -235,7 +272,7 @@ def _throughputs(baseline: Side, candidate: Side) -> list[Comparison]:
             reason=f"a run gives one figure: {blocks.ENOUGH_RUNS} runs a side needed",
         )
         if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
-            made = _by_runs(made, left, right)
+            made = _by_runs(made, left, right, turns)
         found.append(made)
     return [one for one in found if one.baseline is not None or one.candidate is not None]
 

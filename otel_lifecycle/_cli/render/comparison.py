@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
+from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.sides import Side
@@ -59,14 +60,22 @@ def conditions(title: str, found: Sequence[Difference]) -> Table:
 def _figures(result: Result) -> Table:
     method = result.plain()["method"]
     tests = sorted({one.test for one in result.figures if one.test})
+    rates = "" if result.by_runs else " (rates: Newcombe)"
     return Table(
         title="Figures",
         columns=("metric", "baseline", "candidate", "change", "95 % interval", "p (Holm)", "samples", "verdict", "why"),
         rows=tuple(_row(one) for one in result.figures),
         wide=frozenset({"samples", "p (Holm)", "why"}),
-        note=f"interval: {method['interval']} (rates: Newcombe); p: {'; '.join(tests)}; {method['correction']},"
-        f" below {ALPHA}",
+        note=f"interval: {method['interval']}{rates}; p: {'; '.join(tests)}; {method['correction']},"
+        f" below {ALPHA}; no verdict on a change of less than {result.min_effect:.0%}{_more_runs(result)}",
     )
+
+
+def _more_runs(result: Result) -> str:
+    """Say what more runs would give: those of one side differ by what else the machine did."""
+    if result.by_runs:
+        return ""
+    return f", which the machine alone may do; {ENOUGH_RUNS} runs a side by turns (--baseline-run) tell more"
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
