@@ -41,7 +41,7 @@ test: $(STAMP) ## everything that needs no outside server and no model
 check: $(STAMP) ## ruff, mypy (strict) and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy otel_lifecycle tests/support tests/request tests/configuration examples
+	$(BIN)/mypy otel_lifecycle tests examples
 	$(BIN)/lint-imports
 
 .PHONY: format

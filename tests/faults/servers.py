@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def gunicorn(fd: int, *options: str, app: str = "wsgi") -> list[str]:
     return [sys.executable, "-m", "gunicorn", f"{PROGRAMS}.web:{app}", *fixed]
 
 
-KINDS = {
+KINDS: dict[str, Callable[[int], list[str]]] = {
     "uvicorn.run": lambda fd: command("run_uvicorn", fd),
     "uvicorn": uvicorn,
     "uvicorn, 4 workers": lambda fd: uvicorn(fd, WORKERS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.faults.running import command, kept_spans, run, started, total
 from tests.support.otlp_receiver import HttpReceiver, OtlpReceiver
 
 SERVED = 50
-NEVER_BY_ITSELF = {"OTEL_METRIC_EXPORT_INTERVAL": 60_000, "OTEL_BSP_SCHEDULE_DELAY": 60_000}
+NEVER_BY_ITSELF: dict[str, Any] = {"OTEL_METRIC_EXPORT_INTERVAL": 60_000, "OTEL_BSP_SCHEDULE_DELAY": 60_000}
 """Nothing is exported but by the end itself."""
 
 TIMEOUT = 1.0
@@ -124,7 +125,7 @@ def test_shutdown_keeps_to_its_timeout(
 def test_exit_keeps_to_its_timeout(otlp_http: HttpReceiver, matrix: Matrix, tmp_path: Path, threads: str) -> None:
     """A collector that hangs holds the interpreter's exit no longer, also where it can start no thread any more."""
     otlp_http.hang()
-    variables = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT, **NEVER_BY_ITSELF}
+    variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT, **NEVER_BY_ITSELF}
     if threads == "no threads":
         variables["NO_NEW_THREADS"] = 1
     log = tmp_path / "log"
@@ -146,7 +147,7 @@ def test_shutdown_inside_a_signal_handler(otlp_http: HttpReceiver, matrix: Matri
     """In the middle of whatever the main thread is at, locks of the SDK held: it ends in time, never stuck."""
     for number in range(rounds):
         otlp_http.clear()
-        variables = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT}
+        variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT}
         with started(otlp_http, command("ends", "inside", SERVED), tmp_path / "log", **variables) as process:
             assert process.stdout is not None
             process.stdout.readline()

@@ -25,8 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from otel_lifecycle import semconv
 from otel_lifecycle._instruments._bulk import BulkHistogram
-from otel_lifecycle._instruments._occasion import Occasion
-from otel_lifecycle._instruments._sdk_metrics import Labels
+from otel_lifecycle._instruments._occasion import Labels, Occasion
 
 EDGES = semconv.TOKEN_GAP_BUCKETS
 CHAT: Labels = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: "m"}

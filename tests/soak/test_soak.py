@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def soak(receiver: HttpReceiver, count: int, log: Path) -> tuple[list[tuple[int,
     """Run the soak; return its curve of (requests, bytes) and how many it opened."""
     curve: list[tuple[int, int]] = []
     # A queue for spans is full or empty as the scheduler has it: at its size of 2048 that is 10 MiB of noise.
-    quick = {"OTEL_BSP_MAX_QUEUE_SIZE": 512, "OTEL_METRIC_EXPORT_INTERVAL": 1000}
+    quick: dict[str, Any] = {"OTEL_BSP_MAX_QUEUE_SIZE": 512, "OTEL_METRIC_EXPORT_INTERVAL": 1000}
     with started(receiver, command("soak", count), log, **quick) as process:
         assert process.stdout is not None
         for line in process.stdout:
