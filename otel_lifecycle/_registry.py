@@ -13,21 +13,30 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from opentelemetry.context import Context, create_key, set_value
 
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 
+_T = TypeVar("_T")
+
 SWEEP_INTERVAL_NS = 1_000_000_000
 """Between two sweeps of the open requests that :func:`housekeep` makes."""
+
+SWEEP_SLICE = 128
+"""Open requests that one call on a serving thread sweeps; thousands at once would be felt."""
+
+DROPPED_SLICE = 2
+"""Dropped requests that one call on a serving thread ends: more than it can open meanwhile, so they do not pile up."""
 
 
 class Assessor(Protocol):
@@ -129,12 +138,16 @@ _by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKey
 
 
 class _Sweep:
-    """When the next sweep is due; whether the fork hook is in place; whether this is a child that was not told yet."""
+    """When the next sweep is due and whom the one under way has left.
 
-    __slots__ = ("due", "forked", "hooked")
+    And whether the fork hook is in place; whether this is a child that was not told yet.
+    """
+
+    __slots__ = ("due", "forked", "hooked", "left")
 
     def __init__(self) -> None:
         self.due = 0
+        self.left: deque[int] = deque()
         self.hooked = False
         self.forked = False
 
@@ -211,9 +224,13 @@ def close_request(ticket: int) -> None:
 
 def snapshot() -> list[OpenRequest]:
     """Return the registered requests."""
+    return _copied(open_requests.values())
+
+
+def _copied(view: Iterable[_T]) -> list[_T]:
     while True:
         try:
-            return list(open_requests.values())
+            return list(view)
         except RuntimeError:  # pragma: no cover  # a garbage collection inside list() opened or closed one
             continue
 
@@ -221,24 +238,45 @@ def snapshot() -> list[OpenRequest]:
 def housekeep(*, now: bool = False) -> None:
     """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones.
 
-    Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
+    Without ``now`` this is a serving thread's call: it takes a slice of both, and the next calls take the rest.  Ending
+    one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
     """
     if getattr(_busy, "here", False):
         return
     try:
         _busy.here = True
-        _drain()
         clock = perf_counter_ns()
-        if now or clock >= _state.due:
+        if now:
+            _drain(sys.maxsize)
             _state.due = clock + SWEEP_INTERVAL_NS
             for request in snapshot():
-                _guarded(partial(request.sweep, clock, thorough=now))
+                _guarded(partial(request.sweep, clock, thorough=True))
+        else:
+            _drain(DROPPED_SLICE)
+            if clock >= _state.due:
+                _sweep_slice(clock)
     finally:
         _busy.here = False
 
 
-def _drain() -> None:
-    while dropped:
+def _sweep_slice(clock: int) -> None:
+    """Sweep the next open requests of the sweep under way; it stays due until all had their turn."""
+    left = _state.left
+    if not left:
+        left.extend(_copied(open_requests))
+    for _ in range(SWEEP_SLICE):
+        try:
+            request = open_requests.get(left.popleft())
+        except IndexError:  # All had their turn, this one's or another thread's.
+            break
+        if request is not None:
+            _guarded(partial(request.sweep, clock, thorough=False))
+    if not left:
+        _state.due = clock + SWEEP_INTERVAL_NS
+
+
+def _drain(most: int) -> None:
+    for _ in range(most):
         try:
             request = dropped.popleft()
         except IndexError:  # Empty, or another thread took the last one.
@@ -286,6 +324,7 @@ def forget_open_requests() -> None:
             disown()
     open_requests.clear()
     dropped.clear()
+    _state.left.clear()
     _state.forked = True
 
 

@@ -52,7 +52,7 @@ class Timeline:
     ``state`` and ``ended_in`` (the state a terminal event came in) are states of the table.  ``times`` maps the
     boundaries known so far to their time, ``remote`` names those of them that another clock gave.  ``tokens`` and
     ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.  ``applied_at`` is
-    the time that was kept of the last event.
+    the time that was kept of the last event, ``uncounted`` whether a chunk of unknown size has come.
     """
 
     __slots__ = (
@@ -75,6 +75,7 @@ class Timeline:
         "state",
         "times",
         "tokens",
+        "uncounted",
         "whole_output",
     )
 
@@ -90,6 +91,7 @@ class Timeline:
         self.remote_tokens: dict[int, Log] = {}
         self.folded: dict[int, Choice] = {}
         self.folded_remote: dict[int, Choice] = {}
+        self.uncounted = False
         self.output_seen = False
         self.whole_output: int | None = 0
         self.preemptions: Counter[str] = Counter()
@@ -156,6 +158,7 @@ class Timeline:
         if event in {"first_token", "token"}:
             logs = self.remote_tokens if remote else self.tokens
             logs.setdefault(choice, []).append(entry(timestamp, count))
+            self.uncounted = self.uncounted or count is None
         elif event == "output":
             self.output_seen, self.whole_output = True, count
         elif event == "preempt":

@@ -256,11 +256,8 @@ def _fold(record: Record, logs: dict[int, Log], folded: dict[int, Choice], most:
 
 def _record_gaps(record: Record, gaps: list[int]) -> None:
     # The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
-    if record.assessor is not None and record.labels.role == "whole":
-        with record.lock:
-            counted = all(choice.tokens is not None for _, choice in record.timeline.choices())
-        if counted:
-            record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
+    if record.assessor is not None and record.labels.role == "whole" and not record.timeline.uncounted:
+        record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
 
 
 def _sweep_ended(record: Record, now: int) -> None:

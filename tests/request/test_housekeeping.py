@@ -1,0 +1,41 @@
+"""Keeping house on a serving thread: a slice a call, however much there is to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from otel_lifecycle import _registry
+
+
+def done_by(call: Callable[[], None], done: list[int]) -> int:
+    """Return how many were done by one call."""
+    before = len(done)
+    call()
+    return len(done) - before
+
+
+def test_serving_thread_sweeps_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand open requests: each has its turn once, no call sweeps more than a slice, and then nothing is due."""
+    swept: list[int] = []
+    opened = {
+        number: SimpleNamespace(sweep=lambda now, *, thorough, number=number: swept.append(number))
+        for number in range(1000)
+    }
+    monkeypatch.setattr(_registry, "open_requests", opened)
+    monkeypatch.setattr(_registry, "_state", _registry._Sweep())
+    assert [done_by(_registry.housekeep, swept) for _ in range(9)] == [*[_registry.SWEEP_SLICE] * 7, 104, 0]
+    assert sorted(swept) == list(range(1000))
+
+
+def test_serving_thread_ends_a_few_dropped_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand dropped at once it ends a slice a call; a collection ends the rest."""
+    ended: list[int] = []
+    dropped = deque(SimpleNamespace(abandoned=lambda: ended.append(1)) for _ in range(1000))
+    monkeypatch.setattr(_registry, "dropped", dropped)
+    assert [done_by(_registry.housekeep, ended) for _ in range(3)] == [_registry.DROPPED_SLICE] * 3
+    _registry.housekeep(now=True)
+    assert len(ended) == 1000
