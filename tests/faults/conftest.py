@@ -22,9 +22,15 @@ def matrix(pytestconfig: pytest.Config) -> Matrix:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the matrix."""
     collected = config.stash.get(MATRIX, None)
-    if collected is not None and collected.rows:
+    if collected is None:
+        return
+    if collected.rows:
         terminalreporter.section("what faults cost")
         for line in collected.lines():
+            terminalreporter.write_line(line)
+    if collected.held:
+        terminalreporter.section("how long the end of a request holds its thread: median (p99)")
+        for line in collected.held_lines():
             terminalreporter.write_line(line)
 
 

@@ -52,7 +52,13 @@ def run(
 
 @contextmanager
 def started(
-    receiver: OtlpReceiver | None, argv: list[str], log: Path, *, inherit: Sequence[int] = (), **variables: Any
+    receiver: OtlpReceiver | None,
+    argv: list[str],
+    log: Path,
+    *,
+    inherit: Sequence[int] = (),
+    stdin: int | None = None,
+    **variables: Any,
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command as a process group of its own; whatever is left of the group is killed at the end."""
     with log.open("w") as errors:
@@ -60,6 +66,7 @@ def started(
             argv,
             cwd=ROOT,
             env=environment(receiver, **variables),
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -73,8 +80,10 @@ def started(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # What it was told and never read goes with it.
+                    pipe.close()
 
 
 def total(receiver: OtlpReceiver, metric: str = REQUESTS, **match: Any) -> float:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 from gunicorn.config import KNOWN_SETTINGS
 
@@ -89,7 +90,7 @@ KINDS: dict[str, Callable[[int], list[str]]] = {
 
 
 @contextmanager
-def serving(receiver: OtlpReceiver, kind: str, log: Path, **variables: object) -> Iterator[Server]:
+def serving(receiver: OtlpReceiver, kind: str, log: Path, **variables: Any) -> Iterator[Server]:
     """Run a server of a kind until the block is left."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         listening.set_inheritable(True)
