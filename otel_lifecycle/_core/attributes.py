@@ -81,8 +81,9 @@ def _preemption(finished: Finished, verdict: Verdict) -> dict[str, Any]:
 
 def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
-    attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
+    attributes: dict[str, Any] = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
     if finished.gaps_held:
+        attributes[semconv.ITL_COUNT] = len(verdict.gaps) or None
         attributes[semconv.ITL_P50] = verdict.itl(0.5)
         attributes[semconv.ITL_P95] = verdict.itl(0.95)
         attributes[semconv.ITL_P99] = verdict.itl(0.99)

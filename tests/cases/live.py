@@ -183,6 +183,7 @@ def expected_itl(gaps: Sequence[float]) -> dict[str, Any]:
     if not gaps:
         return {}
     return {
+        "inference.itl.count": len(gaps),
         **{f"inference.itl.p{rank}": percentile(gaps, rank / 100) for rank in (50, 95, 99)},
         "inference.itl.max": max(gaps),
     }

@@ -234,7 +234,7 @@ def test_missing_is_absent_and_never_zero() -> None:
     nothing = {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None, "max": None}
     assert report["latency"]["ttft"] == nothing
     assert report["latency"]["tpot"] == nothing
-    assert report["latency"]["itl"] == {**nothing, "of": "no gaps recorded"}
+    assert report["latency"]["itl"] == {**nothing, "of": "no gaps recorded", "relative_error": None}
     assert (report["stages"]["count"], report["stages"]["bottlenecks"]) == (0, {})
     assert report["output"]["success_rate"] == report["requests"]["completed"] / 400
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_lifecycle import Slo, startup
+from otel_lifecycle import Slo, request, startup
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.cli.live import ARRIVED, Server, proto_of, serve, server
 from tests.cli.running import Ran
@@ -105,6 +105,33 @@ def test_latencies_are_those_of_the_histogram(run: Server, report: Any, name: st
         count, total = told["count"], told["mean"] * told["count"]
     assert told["count"] == count > 0
     assert told["mean"] * told["count"] == pytest.approx(total)
+
+
+@pytest.mark.parametrize(
+    ("marks", "gaps"),
+    [
+        (((0.51, 1, 0), (0.54, 3, 0), (0.6, 1, 0), (0.65, 1, 0), (0.71, 2, 0)), 2),
+        (((0.51, 1, 0), (0.54, None, 0), (0.6, 1, 0)), 0),
+        (((0.51, 1, 1), (0.53, 1, 0), (0.58, 1, 1)), 0),
+    ],
+    ids=["chunks", "a chunk of unknown size", "choices"],
+)
+def test_only_gaps_between_single_tokens_of_one_choice_are_samples(
+    cli: Callable[..., Ran], tmp_path: Path, marks: tuple[tuple[float, int | None, int], ...], gaps: int
+) -> None:
+    """As in the histogram; of several choices the offsets do not tell which gap is whose, so there is none."""
+    with server(token_times=True) as process:
+        handle = request(tracer_provider=process.provider, arrived_at_ns=ARRIVED, model="smollm2")
+        for mark, seconds in ((handle.admit, 0.1), (handle.input_ready, 0.2), (handle.first_token, 0.5)):
+            mark(at_ns=ARRIVED + round(seconds * 1e9))
+        for seconds, size, choice in marks:
+            handle.token(size, choice, at_ns=ARRIVED + round(seconds * 1e9))
+        handle.complete(at_ns=ARRIVED + 10**9)
+        (tmp_path / "run.json").write_bytes(process.json_line())
+    document = cli("report", "run.json", "--json").json
+    assert document["latency"]["itl"]["count"] == gaps
+    tokens = cli("view", document["slowest"][0]["trace_id"], "run.json", "--json").json["tokens"]
+    assert len(tokens) == 1 + sum(1 if size is None else size for _, size, _ in marks)
 
 
 def test_tokens_and_violations_are_those_of_the_counters(run: Server, report: Any) -> None:

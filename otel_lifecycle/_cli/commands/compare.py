@@ -36,8 +36,11 @@ VARIABLE = (
 
 
 @click.command(
-    help="Two runs of the same workload, side by side.\n\nExit code 0: compared. 1: a --fail-on gate was crossed."
-    " 2: not comparable, an unknown metric, or a side without samples.\n\n" + options.SOURCES
+    help="Two runs of the same workload, side by side.\n\n"
+    "A run differs from the next by whatever else the machine did, so several of each side tell more than a long one:"
+    f" from {ENOUGH_RUNS} on the runs are compared, and runs made by turns (one, other, one, other) as neighbours.\n\n"
+    "Exit code 0: compared. 1: a --fail-on gate was crossed. 2: not comparable, an unknown metric, or a side without"
+    " samples.\n\n" + options.SOURCES
 )
 @click.argument("baseline")
 @click.argument("candidate")

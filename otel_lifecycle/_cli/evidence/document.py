@@ -135,13 +135,14 @@ def _stages(main: Evidence) -> Document:
 def _latency(workload: Workload) -> Document:
     main = workload.main
     told = {name: main.distribution(name) for name in LATENCIES}
-    gaps, how = summary(main.gaps), "every gap of the requests that record token times"
+    gaps, how = summary(main.gaps), "every gap of the requests whose token times tell their gaps"
     if not main.gaps.n:
         from_metric = workload.resources.inter_token_latency()
         gaps = from_metric or gaps
         how = "every gap, from the histogram metric; quantiles within a bucket" if from_metric else "no gaps recorded"
     within = {name: main.distribution(name) for name in WITHIN}
-    return {**told, "itl": {**gaps, "of": how}, "itl_within_requests": within}
+    error = RELATIVE_ERROR if main.gaps.n else None
+    return {**told, "itl": {**gaps, "of": how, "relative_error": error}, "itl_within_requests": within}
 
 
 def _output(workload: Workload) -> Document:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from operator import sub
 from typing import Any, Final
 
 from otel_lifecycle import semconv
@@ -18,25 +20,34 @@ MAX_SERIES: Final = 256
 
 
 class Resources:
-    """Points of metrics, reduced as they come: the peak of a gauge, the last or the sum of a counter."""
+    """Points of metrics, reduced as they come: the peak of a gauge, the last or the sum of a counter.
 
-    def __init__(self) -> None:
+    ``window``: what lies in it alone, in epoch nanoseconds (after start, up to and with end).  Of a cumulative series
+    that is its last point in the window less its last one before.
+    """
+
+    def __init__(self, window: tuple[int, int] | None = None) -> None:
+        self._start, self._end = (-1, 2**63) if window is None else window
+        self._before: dict[str, dict[str, MetricPoint]] = {}
         self._gauges: dict[tuple[str, str], dict[str, Any]] = {}
         self._series: dict[str, dict[str, MetricPoint]] = {}
         self._phases: dict[str, list[float]] = {}
         self.launch: dict[str, Any] = {}
 
     def add(self, point: MetricPoint) -> None:
-        """Take a point into account."""
-        if point.name in GAUGES:
-            if point.value is not None:
-                self._gauge(point, point.value)
+        """Take a point into account; those of traffic that is not live stand apart, as its spans do."""
+        if semconv.TRAFFIC in point.attributes or point.time_ns > self._end:
             return
-        known = self._series.setdefault(point.name, {})
-        before = known.get(point.series)
-        if before is None and len(known) >= MAX_SERIES:
-            return
-        known[point.series] = point if before is None else _joined(before, point)
+        early = point.time_ns <= self._start
+        if point.name not in GAUGES:
+            _keep(self._before if early else self._series, point)
+        elif point.value is not None and not early:
+            self._gauge(point, point.value)
+
+    def _points(self, name: str) -> list[MetricPoint]:
+        """Return what each series of a metric amounts to."""
+        before = self._before.get(name, {})
+        return [_less(point, before.get(key)) for key, point in self._series.get(name, {}).items()]
 
     def _gauge(self, point: MetricPoint, value: float) -> None:
         labels = ", ".join(f"{key}={item}" for key, item in sorted(point.attributes.items()))
@@ -69,7 +80,7 @@ class Resources:
         """Return phase, count, mean and longest of the cold start, from spans or else from the metric."""
         if self._phases:
             return [_phase(phase, len(all_), sum(all_), max(all_)) for phase, all_ in sorted(self._phases.items())]
-        points = self._series.get(semconv.STARTUP_DURATION.name, {}).values()
+        points = self._points(semconv.STARTUP_DURATION.name)
         return [
             _phase(str(point.attributes.get(semconv.STARTUP_PHASE)), point.count, point.total or 0.0, None)
             for point in points
@@ -80,19 +91,19 @@ class Resources:
         """Return the tokens produced after their request had ended; None where no metric tells."""
         points = [
             point
-            for point in self._series.get(semconv.TOKENS.name, {}).values()
+            for point in self._points(semconv.TOKENS.name)
             if point.attributes.get(semconv.TOKEN_DIRECTION) == "wasted"
         ]
         return int(sum(point.value or 0 for point in points)) if points else None
 
     def cancel_lag(self) -> dict[str, Any] | None:
         """Return count and mean of the time a server went on after a request had ended."""
-        points = [point for point in self._series.get(semconv.CANCEL_LAG.name, {}).values() if point.count]
+        points = [point for point in self._points(semconv.CANCEL_LAG.name) if point.count]
         return _moments(points) if points else None
 
     def inter_token_latency(self) -> dict[str, Any] | None:
         """Return count, mean and interpolated quantiles of every gap, from its histogram."""
-        points = [point for point in self._series.get(semconv.INTER_TOKEN_LATENCY.name, {}).values() if point.count]
+        points = [point for point in self._points(semconv.INTER_TOKEN_LATENCY.name) if point.count]
         if not points or len({point.edges for point in points}) != 1:
             return None
         buckets = [sum(column) for column in zip(*(point.buckets for point in points), strict=True)]
@@ -116,6 +127,32 @@ def _moments(points: Iterable[MetricPoint]) -> dict[str, Any]:
     points = list(points)
     count = sum(point.count or 0 for point in points)
     return {"count": count, "mean": sum(point.total or 0.0 for point in points) / count}
+
+
+def _keep(kept: dict[str, dict[str, MetricPoint]], point: MetricPoint) -> None:
+    known = kept.setdefault(point.name, {})
+    before = known.get(point.series)
+    if before is not None:
+        known[point.series] = _joined(before, point)
+    elif len(known) < MAX_SERIES:
+        known[point.series] = point
+
+
+def _less(point: MetricPoint, before: MetricPoint | None) -> MetricPoint:
+    """Return what a cumulative series has gained since a point; all of it where it began anew in between."""
+    if before is None or not point.cumulative or _size(before) > _size(point):
+        return point
+    return replace(
+        point,
+        value=None if point.value is None else point.value - (before.value or 0),
+        count=None if point.count is None else point.count - (before.count or 0),
+        total=None if point.total is None else point.total - (before.total or 0),
+        buckets=tuple(map(sub, point.buckets, before.buckets)),
+    )
+
+
+def _size(point: MetricPoint) -> float:
+    return (point.value if point.count is None else point.count) or 0
 
 
 def _joined(before: MetricPoint, point: MetricPoint) -> MetricPoint:

@@ -154,7 +154,7 @@ class Workload:
 
 def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
     """Return the workload that some spans and metric points amount to."""
-    workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
+    workload = Workload(settings, tally, Evidence(settings.sample, settings.slo), resources=Resources(settings.window))
     with _no_cycles():
         _gather(items, workload)
     workload.conclude()

@@ -144,6 +144,8 @@ def latency(report: Document) -> Table:
     within = told["itl_within_requests"]
     rows += [(name, *_figures(within[key], "request")) for key, name in WITHIN_NAMES.items() if within[key]["count"]]
     exact = "quantiles exact" if report["exact"] else f"quantiles within ± {share(report['relative_error'])}"
+    if report["exact"] and told["itl"]["relative_error"]:
+        exact += f", of ITL within ± {share(told['itl']['relative_error'])}"
     return Table(
         title="User latency",
         columns=("latency", "mean", *FIGURES, "max", "samples"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import struct
 from base64 import b64decode
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
@@ -19,6 +20,7 @@ from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
 from otel_lifecycle._cli.requests.model import DURATIONS, STAGES, Breach, Request
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
+from otel_lifecycle._core.workload import QUANTILES, quantile
 
 _SECONDS: Final = tuple((name, f"inference.{name}") for name in DURATIONS)
 _SHARES: Final = tuple((stage, semconv.SHARE_PREFIX + stage) for stage in STAGES)
@@ -31,6 +33,8 @@ _ITL: Final = (
 _MARKS: Final = frozenset({*BOUNDARIES, *TERMINAL_EVENTS, "output", "preempt", "resume"})
 _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
+_CUT: Final = 1.5e-6
+"""An offset is cut to a microsecond, so a gap, or any quantile of gaps, is off by less than one."""
 
 
 def is_request(span: Span) -> bool:
@@ -71,7 +75,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         bottleneck=_text(own.get(semconv.BOTTLENECK)),
         dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
         itl=_numbers(own, _ITL),
-        gaps=gaps or _offset_gaps(own.get(semconv.TOKEN_OFFSETS)),
+        gaps=gaps or _offset_gaps(own, _numbers(own, _ITL)),
         marks=tuple((event.name, (event.time_ns - arrival) * _NANO) for event in span.events if event.name in _MARKS),
         input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         output_tokens=_output_tokens(own),
@@ -115,16 +119,49 @@ def _output_tokens(own: Mapping[str, Any]) -> int | None:
     return _whole(own.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)) if streamed is None else streamed
 
 
-def _offset_gaps(offsets: Any) -> tuple[float, ...]:
-    """Return the gaps between tokens whose exact offsets a span bears: base64 of little-endian 32-bit microseconds."""
+def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return when each token came after the first, in microseconds, where a span tells; of all chunks and choices.
+
+    On the span they are base64 of little-endian 32-bit integers.
+    """
+    offsets = attributes.get(semconv.TOKEN_OFFSETS)
     if not isinstance(offsets, str):
         return ()
     try:
-        packed = b64decode(offsets, validate=True)
-        times = [time for (time,) in struct.iter_unpack("<I", packed)]
+        return tuple(time for (time,) in struct.iter_unpack("<I", b64decode(offsets, validate=True)))
     except (ValueError, struct.error):  # Another's attribute of that name.
         return ()
-    return tuple((later - earlier) * _MICRO for earlier, later in pairwise(times))
+
+
+def _offset_gaps(own: Mapping[str, Any], itl: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the gaps between single tokens of one choice; none where the offsets of all tokens do not show them.
+
+    Offsets tell neither a chunk from tokens that came at once, nor one choice from another.  As many gaps as lie
+    between all tokens are those of one choice without a chunk.  Where there are fewer, those that are left without the
+    tokens that came together are believed if their quantiles are those that the process gave.
+    """
+    told, times = own.get(semconv.ITL_COUNT), token_offsets(own)
+    if not times or not told:
+        return ()
+    if told == len(times) - 1:
+        return tuple((later - earlier) * _MICRO for earlier, later in pairwise(times))
+    gaps = _between_single(times)
+    return gaps if told == len(gaps) and _agree(gaps, itl) else ()
+
+
+def _between_single(times: Sequence[int]) -> tuple[float, ...]:
+    """Return the gaps with a token on either side that came alone: a chunk's tokens all bear its time."""
+    sizes = Counter(times)
+    return tuple(
+        (later - earlier) * _MICRO for earlier, later in pairwise(times) if sizes[earlier] == sizes[later] == 1
+    )
+
+
+def _agree(gaps: Sequence[float], itl: Mapping[str, float]) -> bool:
+    """Return whether gaps have these quantiles, up to the microsecond that their offsets are cut to."""
+    ordered = sorted(gaps)
+    ranks = {"max": 1.0, **QUANTILES}
+    return all(abs((quantile(ordered, ranks[name]) or 0.0) - value) <= _CUT for name, value in itl.items())
 
 
 def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict[str, float]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
@@ -68,8 +69,8 @@ def _tokens(found: Found) -> Iterator[float]:
     told = [event.time_ns for event in found.span.events if event.name in {"first_token", "token"}]
     if len(told) > 1:
         yield from ((time - request.start_ns) * 1e-9 for time in told)
-    elif request.gaps and "ttft" in request.seconds:
-        yield from accumulate(request.gaps, initial=request.seconds["ttft"])
+    elif "ttft" in request.seconds:
+        yield from (request.seconds["ttft"] + offset * 1e-6 for offset in token_offsets(request.attributes))
 
 
 def _stalls(tokens: tuple[float, ...]) -> Iterator[Stall]:
