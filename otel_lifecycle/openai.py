@@ -56,9 +56,10 @@ class Frame:
 
     ``tokens`` holds a pair (choice, tokens) for each choice that has any; the tokens are None where the frame holds an
     unknown number of them.  ``finish_reasons`` holds pairs (choice, reason) in the order of the frame.  Token counts
-    are those of the frame's ``usage``, None if it has none.  ``error`` is the reason (of the closed list) that an error
-    frame amounts to; its message is not kept.  ``done`` is the end of the stream, ``whole`` a body that was not
-    streamed.
+    are those of the frame's ``usage``, else of llama.cpp's ``timings``, None if it has neither; an output count of 0
+    beside output is a server's that does not count, and None too.  ``error`` is the reason (of the closed list) that
+    an error frame amounts to; its message is not kept.  ``done`` is the end of the stream, ``whole`` a body that was
+    not streamed.
     """
 
     tokens: tuple[tuple[int, int | None], ...] = ()
@@ -133,12 +134,13 @@ class FrameFeed:
     Call it with every frame, or hand it to ``request.stream`` as ``tokens``.
     """
 
-    __slots__ = ("_counted", "_ended", "_reasons", "_request", "_told")
+    __slots__ = ("_closed", "_counted", "_ended", "_reasons", "_request", "_told")
 
     def __init__(self, request: Marks) -> None:
         self._request = request
         self._reasons: dict[int, str] = {}
         self._counted: dict[int, int] = {}
+        self._closed: dict[int, int] = {}
         self._told = False
         self._ended = False
 
@@ -166,7 +168,7 @@ class FrameFeed:
         if frame.finish_reasons:
             self._reasons.update(frame.finish_reasons)
             self._request.response(finish_reasons=[self._reasons[choice] for choice in sorted(self._reasons)])
-        output = frame.output_tokens if self._is_total(frame) else None
+        output = self._total_of(frame)
         # A figure of 0 for the input is one the server has not counted yet, or never does.
         if frame.input_tokens or output is not None or frame.cached_tokens is not None:
             self._request.usage(
@@ -183,16 +185,22 @@ class FrameFeed:
         elif aborted:
             self._request.cancel()
 
-    def _is_total(self, frame: Frame) -> bool:
-        """Whether the usage of a frame counts the whole answer.
+    def _total_of(self, frame: Frame) -> int | None:
+        """Return the figure of a frame where it counts the whole answer, as far as that has come.
 
         Running figures (vLLM's ``continuous_usage_stats``) are not final, and of several choices some servers count
         each by itself (there vLLM's running figures and llama.cpp's last ones): such a figure is below what the
-        frames have shown.
+        frames have shown, and they add up once every choice has closed with one.  A 0 after output is no count.
         """
-        if frame.output_tokens is None or frame.whole or (frame.choices and not frame.finish_reasons):
-            return False
-        return len(self._counted) < 2 or frame.output_tokens >= sum(self._counted.values())
+        figure = frame.output_tokens
+        if figure is None or frame.whole or (frame.choices and not frame.finish_reasons):
+            return None
+        if frame.choices == 1:
+            self._closed[frame.finish_reasons[0][0]] = figure
+            if len(self._closed) > 1 and self._closed.keys() >= self._counted.keys():
+                figure = sum(self._closed.values())
+        partial = len(self._counted) > 1 and figure < sum(self._counted.values())
+        return None if partial or (figure == 0 and self._counted) else figure
 
 
 def read_frame(frame: object) -> Frame:
@@ -267,21 +275,34 @@ def _merge(frames: list[Frame]) -> Frame:
 
 def _read_body(body: object) -> Frame:
     choices = _list(_get(body, "choices"))
-    usage = _get(body, "usage")
     reasons = tuple((_index(choice), reason) for choice in choices if (reason := _text(_get(choice, "finish_reason"))))
     counts = ((_index(choice), _choice_tokens(choice)) for choice in choices)
+    tokens = tuple((choice, n) for choice, n in counts if n != 0)
+    read, written, cached = _figures(body)
     return Frame(
-        tokens=tuple((choice, tokens) for choice, tokens in counts if tokens != 0),
+        tokens=tokens,
         finish_reasons=reasons,
         response_id=_text(_get(body, "id")),
         model=_text(_get(body, "model")),
-        input_tokens=_integer(_get(usage, "prompt_tokens")),
-        output_tokens=_integer(_get(usage, "completion_tokens")),
-        cached_tokens=_integer(_get(_get(usage, "prompt_tokens_details"), "cached_tokens")),
+        input_tokens=read,
+        output_tokens=None if written == 0 and tokens else written,
+        cached_tokens=cached,
         choices=len(choices),
         error=_error_reason(body, choices),
         whole=any(_get(choice, "message") is not None for choice in choices),
     )
+
+
+def _figures(body: object) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens of input, output and cache that the engine counted."""
+    usage = _get(body, "usage")
+    if usage:
+        cached = _integer(_get(_get(usage, "prompt_tokens_details"), "cached_tokens"))
+        return _integer(_get(usage, "prompt_tokens")), _integer(_get(usage, "completion_tokens")), cached
+    # llama.cpp closes a stream with its timings, asked for usage or not; prompt_n is the input that was not cached.
+    timings = _get(body, "timings")
+    cached = _integer(_get(timings, "cache_n"))
+    return _total((_integer(_get(timings, "prompt_n")), cached)), _integer(_get(timings, "predicted_n")), cached
 
 
 def _choice_tokens(choice: object) -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from otel_lifecycle.openai import FrameFeed
 from tests.openai_frames import chat, completion, sse, usage
 from tests.support.telemetry import Telemetry
@@ -110,6 +112,28 @@ def test_a_usage_figure_over_all_choices_is_the_total() -> None:
     """OpenAI, vLLM and SGLang close the stream with one figure for all choices."""
     choices = [chat({"content": "a"}, index=index) for index in (0, 1, 0, 1)]
     assert fed(*choices, usage(5, 4))[-1] == ("usage", {"input_tokens": 5, "output_tokens": 4})
+
+
+def closing(index: int, output: int) -> dict[str, Any]:
+    """The last frame of one choice, as llama.cpp sends it."""
+    return {**chat({}, index=index, finish_reason="stop"), "timings": {"predicted_n": output}}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 0, 1), (0, 0, 1, 1)], ids=["together", "one after the other"])
+def test_closing_figures_of_single_choices_add_up(order: tuple[int, ...]) -> None:
+    """Each choice of llama.cpp closes with its own, which may be far above its frames; their sum is the total."""
+    frames: list[Any] = []
+    for place, index in enumerate(order):
+        frames.append(chat({"content": "🦙"}, index=index))
+        if index not in order[place + 1 :]:
+            frames.append(closing(index, 9 + index))
+    assert [call for call in fed(*frames) if call[0] == "usage"][-1] == ("usage", {"output_tokens": 19})
+
+
+def test_usage_of_a_server_that_does_not_count_is_no_count() -> None:
+    """LitServe closes with 0 whatever it has put out; of an empty answer 0 is the count."""
+    said, nothing = fed(chat({"content": "a"}), usage(0, 0)), fed(chat({"content": ""}), usage(0, 0))
+    assert (said, nothing) == ([("token", 1, 0)], [("usage", {"output_tokens": 0})])
 
 
 def test_usage_on_the_last_frame_of_a_completion_counts() -> None:

@@ -126,6 +126,23 @@ def test_everything_a_frame_says_is_read() -> None:
     )
 
 
+TIMINGS = {
+    "all": ({"cache_n": 32, "prompt_n": 1, "predicted_n": 19}, (33, 19, 32)),
+    "of old: how much was cached is not told": ({"prompt_n": 1, "predicted_n": 19}, (None, 19, None)),
+    "no figures": ({"cache_n": -1, "prompt_n": "1", "predicted_n": True}, (None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("timings", "figures"), TIMINGS.values(), ids=TIMINGS)
+@pytest.mark.parametrize("form", [lambda frame: frame, as_object, sse])
+def test_timings_of_llama_cpp_are_figures_where_there_is_no_usage(form: Any, timings: Any, figures: Any) -> None:
+    """It closes every stream with them, asked for usage or not; where it was asked, the usage stands."""
+    last = read_frame(form({**chat({}, finish_reason="stop"), "timings": timings}))
+    both = read_frame(form({**usage(5, 7, cached=3), "timings": timings}))
+    assert (last.input_tokens, last.output_tokens, last.cached_tokens) == figures
+    assert (both.input_tokens, both.output_tokens, both.cached_tokens) == (5, 7, 3)
+
+
 def test_several_events_in_one_piece_are_added_up() -> None:
     """A role, two texts and the usage may arrive together; a comment between them is nothing."""
     frames = [chat({"role": "assistant"}), chat({"content": "a"}), chat({"content": "b"}), usage(5, 2, cached=0)]
@@ -159,6 +176,18 @@ WHOLE = {
     "token list": ({"choices": [{"index": 0, "message": {"content": "Hi."}, "token_ids": [1, 2, 3]}]}, 3),
     "neither": ({"choices": [{"index": 0, "message": {"content": "Hi."}}]}, None),
     "nothing said": ({"choices": [{"index": 0, "message": {"content": ""}}]}, 0),
+    "usage of a server that does not count": (
+        {"choices": [{"index": 0, "message": {"content": "Hi."}}], "usage": {"completion_tokens": 0}},
+        None,
+    ),
+    "nothing said, as the usage has it": (
+        {"choices": [{"index": 0, "message": {"content": ""}}], "usage": {"completion_tokens": 0}},
+        0,
+    ),
+    "timings (llama.cpp)": (
+        {"choices": [{"index": 0, "message": {"content": "Hi."}}], "timings": {"predicted_n": 2}},
+        2,
+    ),
 }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from math import isfinite
+from operator import index
 from time import monotonic
 from typing import Any
 
@@ -21,6 +23,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from otel_lifecycle import semconv
 from otel_lifecycle._configuration.exporters import ProcessMetrics, ProcessSpans
 from otel_lifecycle._configuration.settings import Settings
+from otel_lifecycle._core.text import shown
+from otel_lifecycle._log import say
 from otel_lifecycle._version import __version__
 from otel_lifecycle.processor import LifecycleSpanProcessor
 
@@ -189,16 +193,41 @@ def observe_resources(meter_provider: Any, settings: Settings) -> None:
     for name, callback in settings.resources.items():
         row = _RESOURCE_METRICS[name]
         meter.create_observable_gauge(
-            row.name, callbacks=[_observer(callback)], unit=row.unit, description=row.description
+            row.name, callbacks=[_observer(name, callback)], unit=row.unit, description=row.description
         )
 
 
-def _observer(callback: Callable[[], Any]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observer(name: str, callback: Callable[[], Any]) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
         value = callback()
         if value is None:  # Not known now: no sample, never 0.
             return []
-        pairs = [(value, None)] if isinstance(value, (int, float)) else list(value)
-        return [Observation(number, attributes) for number, attributes in pairs]
+        pairs = value if isinstance(value, Iterable) and not hasattr(value, "__float__") else [(value, None)]
+        return [observation for pair in pairs for observation in _observed(name, pair)]
 
     return observe
+
+
+def _observed(name: str, pair: Any) -> list[Observation]:
+    """Return one sample as the exporter can encode it: one that it cannot would lose every metric of its export."""
+    try:
+        value, attributes = pair
+        if not (attributes is None or isinstance(attributes, Mapping)):
+            raise TypeError("its attributes are no mapping")
+        return [Observation(_number(value), attributes)]
+    except (TypeError, ValueError, OverflowError) as error:
+        say(f"resources.{name}", f"resources[{name!r}] gave {shown(pair)}; it is left out: {error}")
+        return []
+
+
+def _number(value: Any) -> int | float:
+    """Return a number of whatever library as Python's own; ValueError unless it is finite and fits into 64 bits."""
+    if not hasattr(value, "__float__"):
+        raise TypeError("it is no number")
+    try:
+        number: int | float = int(index(value))
+    except TypeError:
+        number = float(value)
+    if not (-(2**63) <= number < 2**63 if isinstance(number, int) else isfinite(number)):
+        raise ValueError("it is not finite, or does not fit into 64 bits")
+    return number

@@ -6,6 +6,7 @@ for the exception behind it: a framework answers 500 first and lets the exceptio
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -120,6 +121,8 @@ class Exchange:
         self.done_at = perf_counter_ns()
         if not self._awaits_error:
             self._end(None)
+        elif self._owned:
+            self._handle._record.provisional = partial(self._end, None)
 
     @property
     def _awaits_error(self) -> bool:
@@ -174,16 +177,19 @@ class Exchange:
         if self.status < 400:
             # Sent elsewhere: neither answered here nor failed.
             return cancellation(None)
+        if self._counter is not None and self._counter.refusal is not None:
+            return failure(self._counter.refusal)
         return _STATUSES.get(self.status) or failure(str(self.status))
 
     @property
     def _app_knows(self) -> bool:
         """Whether the app has been told that its client left, and is stopping.
 
-        Only the time since tells it from an app whose answer got lost on the way: Starlette's BaseHTTPMiddleware takes
-        the message and the handler below it works on.
+        It has not stopped if its stream ran to the end.  Else only the time since tells it from an app whose answer got
+        lost on the way: Starlette's BaseHTTPMiddleware takes the message and the handler below it works on.
         """
-        return self._told_at is not None and perf_counter_ns() - self._told_at <= STOPS_WITHIN_NS
+        stopping = self._told_at is not None and perf_counter_ns() - self._told_at <= STOPS_WITHIN_NS
+        return stopping and not self._handle._record.exhausted
 
     def _of_error(self, error: BaseException) -> Ending:
         record = self._handle._record

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.streams import count_of
-from otel_lifecycle.openai import FrameFeed
+from otel_lifecycle.openai import FrameFeed, read_frame
 
 MAX_HELD: Final = 128 * 1024
 """Bytes held of a frame, or of a whole body, until the rest of it comes; parsing more would hold the serving thread."""
@@ -37,9 +37,7 @@ class Marks:
     def usage(
         self, *, input_tokens: int | None = None, output_tokens: int | None = None, cached_tokens: int | None = None
     ) -> None:
-        """Note the figures the engine counted; a 0 for an output that is there is a server's that does not count."""
-        if output_tokens == 0 and not self._handle._record.awaits_output:
-            output_tokens = None
+        """Note the figures the engine counted."""
         self._handle.usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
 
     def token(self, n: int | None = 1, choice: int = 0) -> None:
@@ -80,7 +78,9 @@ class BodyCounter:
     """Counts the tokens of one response as its body goes by.
 
     What one message holds came at one moment, so it is one frame, however many events are in it; an event that is cut
-    by the end of a message waits for its rest.  A body of JSON is a whole answer.  A compressed body is not read.
+    by the end of a message waits for its rest.  A body of JSON is a whole answer.  A compressed body is not read.  Of
+    an OpenAI-compatible server's refusal it is read whether the input was too long, which its status does not say:
+    ``refusal``.
     """
 
     def __init__(self, handle: Request, tokens: Any, *, owned: bool) -> None:
@@ -89,6 +89,8 @@ class BodyCounter:
         self._marks = Marks(handle, owned=owned)
         self._count = FrameFeed(self._marks) if feeds else tokens
         self._read_whole = FrameFeed(Marks(handle, owned=owned, counts=False)) if feeds else None
+        self._refused = False
+        self.refusal: str | None = None
         self._ends: tuple[bytes, ...] = ()
         self._whole = False
         self._held = b""
@@ -101,9 +103,10 @@ class BodyCounter:
         known = {bytes(name).lower(): bytes(value).lower() for name, value in headers}
         kind = known.get(b"content-type", b"").partition(b";")[0].strip()
         plain = known.get(b"content-encoding", b"identity") == b"identity"
-        self._active = plain and 200 <= status < 300
         self._ends = _SEPARATORS.get(kind, ())
         self._whole = kind == b"application/json" or kind.endswith(b"+json")
+        self._refused = status == 400 and self._whole and self._read_whole is not None
+        self._active = plain and (200 <= status < 300 or self._refused)
 
     def feed(self, body: bytes, *, last: bool) -> None:
         """Count what one message of the body holds."""
@@ -134,6 +137,10 @@ class BodyCounter:
         return self._active
 
     def _mark(self, frame: bytes) -> None:
+        if self._refused:
+            reason = read_frame(frame).error
+            self.refusal = reason if reason == "input_too_long" else None
+            return
         if self._blind:
             # That something was put out is known, and when; how much is not.
             if not self._whole:

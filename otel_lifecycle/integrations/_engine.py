@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -104,9 +105,9 @@ class EngineInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base cl
             self._patches.undo()
             self._patches = None
 
+    @abstractmethod
     def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
         """Replace what has to be replaced; Unsupported if it is not there."""
-        raise NotImplementedError
 
     def _tell(self, message: str) -> None:
         if self.distribution not in self._told:
@@ -148,10 +149,18 @@ class EngineCall:
     def items(self, iterator: Iterator[Any], read: Callable[[Any], None]) -> Generator[Any, Any, Any]:
         """Yield what the engine yields, each item read first; its end is the end of the request.
 
-        The request is current while an item is made, and never while the consumer has it.
+        The request is current while an item is made, and never while the consumer has it.  It has begun with the call:
+        a stream that is closed or dropped before its first pull ends it too.
         """
-        context = context_of(self.handle._record, get_current())
+        items = self._items(iterator, read)
+        # Nothing closes a generator that has not begun.
+        next(items)
+        return items
+
+    def _items(self, iterator: Iterator[Any], read: Callable[[Any], None]) -> Generator[Any, Any, Any]:
         try:
+            yield
+            context = context_of(self.handle._record, get_current())
             while True:
                 token = attach(context)
                 try:
@@ -192,6 +201,23 @@ class EngineCall:
             count_of(record, feed, frame)
 
         return read
+
+
+class EngineMethod(ABC):
+    """How the calls of one method of an engine become requests."""
+
+    def __init__(self, conditions: Mapping[str, object], shape: str, tracer_provider: TracerProvider | None) -> None:
+        self._conditions = conditions
+        self._shape = shape
+        self._tracer_provider = tracer_provider
+
+    @abstractmethod
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method with a request around it."""
+
+    def begin(self, asked: Mapping[str, object]) -> EngineCall:
+        """Open the request of one call, with what the call says of it; join the current one."""
+        return begin({**self._conditions, **asked}, shape=self._shape, tracer_provider=self._tracer_provider)
 
 
 class _EngineMarks(Marks):

@@ -23,9 +23,9 @@ from otel_lifecycle._request.startup import startup
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
 from otel_lifecycle.integrations._engine import (
     EngineInstrumentor,
+    EngineMethod,
     Patches,
     Unsupported,
-    begin,
     installed_version,
     model_name,
     name_model,
@@ -92,20 +92,14 @@ class _Loading:
         return init
 
 
-class _Method:
+class _Method(EngineMethod):
     """How the calls of one method become requests."""
-
-    def __init__(self, conditions: Mapping[str, Any], shape: str, tracer_provider: TracerProvider | None) -> None:
-        self._conditions = conditions
-        self._shape = shape
-        self._tracer_provider = tracer_provider
 
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method with a request around it."""
 
         def method(llama: Any, *arguments: Any, **named: Any) -> Any:
-            asked = {**self._conditions, **_asked(named)}
-            call = begin(asked, shape=self._shape, tracer_provider=self._tracer_provider)
+            call = self.begin(_asked(named))
             if not call.live:
                 return original(llama, *arguments, **named)
             name_model(call.handle, named.get("model") or llama.model_path)

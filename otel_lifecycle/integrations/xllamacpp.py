@@ -16,8 +16,8 @@ from opentelemetry.trace import TracerProvider
 from otel_lifecycle.integrations._engine import (
     EngineCall,
     EngineInstrumentor,
+    EngineMethod,
     Patches,
-    begin,
     installed_version,
     text,
     whole,
@@ -36,34 +36,25 @@ class XllamacppInstrumentor(EngineInstrumentor):
     """Makes each call of ``xllamacpp.Server`` an inference request."""
 
     distribution: ClassVar[str] = "xllamacpp"
-    requirement: ClassVar[str] = ">= 0.2.10, < 2027"
+    requirement: ClassVar[str] = ">= 0.2.14, < 2027"
 
     def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
         import xllamacpp
 
+        told = {"backend": "llama.cpp", "backend_version": installed_version(self.distribution)}
         for name, (operation, shape) in METHODS.items():
-            conditions = {
-                "operation": operation,
-                "backend": "llama.cpp",
-                "backend_version": installed_version(self.distribution),
-            }
-            patches.wrap(xllamacpp.Server, name, _Handler(conditions, shape, tracer_provider).around)
+            handler = _Handler({**told, "operation": operation}, shape, tracer_provider)
+            patches.wrap(xllamacpp.Server, name, handler.around)
 
 
-class _Handler:
+class _Handler(EngineMethod):
     """How the calls of one method become requests."""
-
-    def __init__(self, conditions: Mapping[str, object], shape: str, tracer_provider: TracerProvider | None) -> None:
-        self._conditions = conditions
-        self._shape = shape
-        self._tracer_provider = tracer_provider
 
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method with a request around it."""
 
         def handle(server: Any, prompt: Any, *callback: Any, **named: Any) -> Any:
-            asked = {**self._conditions, **_asked(prompt)}
-            call = begin(asked, shape=self._shape, tracer_provider=self._tracer_provider)
+            call = self.begin(_asked(prompt))
             if not call.live:
                 return original(server, prompt, *callback, **named)
             run = _Run(call)
@@ -91,7 +82,12 @@ class _Run:
 
         def each(frame: Any) -> Any:
             self._read(frame)
-            stop = callback(frame)
+            try:
+                stop = callback(frame)
+            except BaseException as error:
+                # The engine stops, and keeps the exception to itself.
+                self._call.leave(error)
+                raise
             self._stopped = self._stopped or bool(stop)
             return stop
 
@@ -107,10 +103,10 @@ class _Run:
 
 
 def _of_all_choices(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Leave the usage out of an answer of several choices: llama.cpp counts the last one alone."""
+    """Leave the figures out of an answer of several choices: llama.cpp counts the last one alone."""
     choices = answer.get("choices")
     several = isinstance(choices, list) and len(choices) > 1
-    return {name: value for name, value in answer.items() if not (several and name == "usage")}
+    return {name: value for name, value in answer.items() if not (several and name in {"usage", "timings"})}
 
 
 def _asked(prompt: Any) -> dict[str, object]:

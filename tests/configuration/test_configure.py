@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 
 import pytest
 from opentelemetry import metrics, trace
@@ -195,6 +196,71 @@ def test_resources_are_observed(otlp_http: HttpReceiver) -> None:
     memory = otlp_http.points("inference.memory.used")
     assert [(point["attributes"], point["value"]) for point in memory] == [({"device": "a"}, 10), ({"device": "b"}, 20)]
     assert otlp_http.points("inference.device.utilization") == []
+
+
+class Scalar:
+    """A whole number of another library, as numpy has them: no int, and not iterable."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __float__(self) -> float:
+        return float(self._value)
+
+    def __index__(self) -> int:
+        return self._value
+
+
+READINGS = {
+    "bool": (True, [1]),
+    "whole scalar": (Scalar(2**53 + 1), [2**53 + 1]),
+    "fraction": (Fraction(1, 2), [0.5]),
+    "pairs": ([(Fraction(1, 2), {"gpu": "0"}), (Scalar(1), None)], [0.5, 1]),
+    "generator": (((number, None) for number in (3,)), [3]),
+    "largest": (2**63 - 1, [2**63 - 1]),
+}
+BROKEN = {
+    "too large": 2**63,
+    "far too large": 10**30,
+    "too small": -(2**63) - 1,
+    "no number yet": float("nan"),
+    "endless": float("inf"),
+    "beyond a float": Fraction(10**400),
+    "text": "0.5",
+    "nothing of the kind": object(),
+    "no pairs": [0.5],
+    "no attributes": [(0.5, "gpu")],
+    "no value": [(None, {"gpu": "0"})],
+}
+
+
+@pytest.mark.parametrize(("reading", "values"), READINGS.values(), ids=READINGS)
+def test_numbers_of_any_library_are_readings(
+    otlp_http: HttpReceiver, caplog: pytest.LogCaptureFixture, reading: object, values: list[float]
+) -> None:
+    """They arrive as what they are, and nothing is said."""
+    lifecycle.configure(endpoint=otlp_http.endpoint, resources={"cache_usage": lambda: reading})
+    assert lifecycle.shutdown()
+    found = sorted(point["value"] or 0 for point in otlp_http.points("inference.cache.usage"))
+    assert (found, caplog.records) == (values, [])
+
+
+@pytest.mark.parametrize("reading", BROKEN.values(), ids=BROKEN)
+def test_reading_that_cannot_be_sent_costs_no_other_metric(
+    otlp_http: HttpReceiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, reading: object
+) -> None:
+    """It is left out and said in one line, however often it is read."""
+    monkeypatch.setattr("otel_lifecycle._log._last_said", {})
+    resources = {"cache_usage": lambda: reading, "memory_used": lambda: 10}
+    lifecycle.configure(endpoint=otlp_http.endpoint, resources=resources)
+    serve()
+    metrics.get_meter_provider().force_flush()  # type: ignore[attr-defined]  # what configure() set has it
+    assert lifecycle.shutdown()
+    assert otlp_http.points("inference.cache.usage") == []
+    assert {point["value"] for point in otlp_http.points("inference.memory.used")} == {10}
+    assert {point["value"] for point in otlp_http.points("inference.requests")} == {1}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("resources['cache_usage'] gave ")
 
 
 def test_second_call_changes_nothing(otlp_http: HttpReceiver, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,15 +7,22 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported
+from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported, begin
+from otel_lifecycle.integrations.litserve import LitServeInstrumentor
+from otel_lifecycle.integrations.llama_cpp import LlamaCppInstrumentor
+from otel_lifecycle.integrations.xllamacpp import XllamacppInstrumentor
 from tests.integration.support_engines import instrumented
 from tests.support.otlp_receiver import HttpReceiver
+from tests.support.telemetry import Telemetry
 
 MODULES = ("litserve", "llama_cpp", "xllamacpp")
 
@@ -130,6 +137,47 @@ def test_module_of_an_instrumentor_loads_no_engine(name: str) -> None:
     program = program.replace(f"{MODULES!r}", f"set({MODULES!r})")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]"]
+
+
+def test_extra_and_instrumentor_name_the_same_versions() -> None:
+    """What pip installs for an engine is what its instrumentor takes."""
+    extras = {
+        requirement.name: requirement.specifier
+        for requirement in map(Requirement, importlib.metadata.requires("otel-lifecycle") or ())
+        if requirement.marker is not None and "extra ==" in str(requirement.marker)
+    }
+    known = [LitServeInstrumentor, LlamaCppInstrumentor, XllamacppInstrumentor]
+    assert {one.distribution: SpecifierSet(one.requirement) for one in known} == {
+        one.distribution: extras[one.distribution] for one in known
+    }
+
+
+@pytest.mark.parametrize("leave", ["close", "drop"])
+@pytest.mark.parametrize("pulls", [0, 1])
+def test_stream_that_is_given_up_is_cancelled(telemetry: Telemetry, pulls: int, leave: str) -> None:
+    """Closed or dropped, before its first pull or after: cancelled, and the engine's own iterator is closed."""
+    closed = []
+
+    class Items:
+        """Stands for what an engine returns."""
+
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            return 1
+
+        def close(self) -> None:
+            closed.append(True)
+
+    call = begin({"model": "tiny"}, tracer_provider=telemetry.tracer_provider)
+    stream = call.items(Items(), lambda item: None)
+    assert [next(stream) for _ in range(pulls)] == [1] * pulls
+    if leave == "close":
+        stream.close()
+    del stream
+    attributes = telemetry.span("chat tiny")["attributes"]
+    assert (attributes["inference.outcome"], attributes["inference.legal"], closed) == ("cancelled", True, [True])
 
 
 def test_entry_points() -> None:

@@ -151,6 +151,17 @@ def test_openai_spec(tmp_path: Path, otlp_http: HttpReceiver) -> None:
     assert token_count(bad) == 1
 
 
+def test_openai_spec_without_a_count(tmp_path: Path, otlp_http: HttpReceiver) -> None:
+    """A whole answer of an API that counts nothing comes with a usage of 0: how many tokens it has is not known."""
+    with litserve(tmp_path, "chat", otlp_http) as client:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "good"}]}
+        answer = client.post(CHAT, json=body).json()
+        (span,) = request_spans(otlp_http, 1)
+    assert (answer["choices"][0]["message"]["content"], answer["usage"]["completion_tokens"]) == ("abcd", 0)
+    assert (outcome(span), token_count(span)) == (COMPLETED, None)
+    assert "gen_ai.usage.output_tokens" not in span["attributes"]
+
+
 def test_stream_of_an_api_of_ones_own(tmp_path: Path, otlp_http: HttpReceiver) -> None:
     """Output of unknown size: it has a first time and no count; a stream that breaks off quietly is a failure."""
     with litserve(tmp_path, "stream", otlp_http) as client:

@@ -97,6 +97,17 @@ def test_stream_that_is_dropped(llama: Any, instrumented: Telemetry) -> None:
     }
 
 
+@pytest.mark.parametrize("leave", ["close", "drop"])
+def test_stream_that_nobody_begins_to_read(llama: Any, instrumented: Telemetry, leave: str) -> None:
+    """The call was made and its stream given up: cancelled, and nothing wrong."""
+    stream = llama.create_chat_completion(ASK["messages"], max_tokens=100, stream=True)
+    if leave == "close":
+        stream.close()
+    del stream
+    expected = {"inference.outcome": "cancelled", "inference.legal": True}
+    assert outcome(instrumented.span(f"chat {NAME}")) == expected
+
+
 def test_input_too_long(llama: Any, instrumented: Telemetry) -> None:
     """What the engine raises ends the request and goes on."""
     with pytest.raises(ValueError, match="exceed"):

@@ -103,6 +103,50 @@ def test_callback_that_stops(server: Any, instrumented: Telemetry, by_name: bool
     assert token_count(span) == 3
 
 
+def test_callback_that_raises(server: Any, instrumented: Telemetry) -> None:
+    """The engine stops and keeps the exception to itself: the request has failed with it all the same."""
+    frames: list[Any] = []
+
+    def broken(frame: Any) -> None:
+        frames.append(frame)
+        if len(frames) == 4:
+            raise BrokenPipeError("secret")
+
+    assert server.handle_chat_completions({**ASK, "max_tokens": 40, "stream": True}, broken) is None
+    span = instrumented.span(CHAT)
+    assert outcome(span) == {
+        "inference.outcome": "failed",
+        "error.type": "BrokenPipeError",
+        "inference.failure.stage": "decode",
+        "inference.legal": True,
+    }
+    assert (len(frames), token_count(span)) == (4, 3)
+    assert "secret" not in repr(instrumented.spans())
+
+
+def test_frames_are_not_tokens(server: Any, instrumented: Telemetry) -> None:
+    """An emoji is several tokens in one frame: the engine's own count is the usage, the frames are what streamed."""
+    frames: list[Any] = []
+    body = {**ASK, "max_tokens": 40, "stream": True, "grammar": 'root ::= "你好🙂🙂🙂世界"'}
+    server.handle_chat_completions(body, frames.append)
+    span = instrumented.span(CHAT)
+    timings = frames[-1]["timings"]
+    given = span["attributes"]
+    assert (outcome(span), token_count(span), timings["predicted_n"]) == (COMPLETED, 7, 19)
+    assert given["gen_ai.usage.output_tokens"] == 19
+    assert given["gen_ai.usage.input_tokens"] == timings["prompt_n"] + timings["cache_n"]
+    assert given["gen_ai.usage.cache_read.input_tokens"] == timings["cache_n"]
+
+
+def test_stream_of_several_choices(server: Any, instrumented: Telemetry) -> None:
+    """Each choice closes with a count of its own; the request's is their sum."""
+    frames: list[Any] = []
+    server.handle_chat_completions({**ASK, "max_tokens": 5, "n": 2, "stream": True}, frames.append)
+    counts = [frame["timings"]["predicted_n"] for frame in frames if "timings" in frame]
+    assert len(counts) == 2
+    assert instrumented.span(CHAT)["attributes"]["gen_ai.usage.output_tokens"] == sum(counts)
+
+
 def test_refused_input(server: Any, instrumented: Telemetry) -> None:
     """An error the engine hands to the callback is a failure with its reason; one it raises has its type."""
     frames: list[Any] = []
