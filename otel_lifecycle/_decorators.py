@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
+from contextvars import Token
 from types import MethodType
 from typing import Any, TypeVar, overload
 
@@ -22,7 +23,7 @@ from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.conditions import check_names, check_role, given
 from otel_lifecycle._request.handle import NoRequest, Request, leave
 from otel_lifecycle._request.opening import open_request
-from otel_lifecycle._request.scope import context_of, in_context
+from otel_lifecycle._request.scope import context_of, detach_own, in_context
 from otel_lifecycle._request.streams import Counter, Source, Unmarked, async_stream, count_of, sync_stream
 from otel_lifecycle.errors import ConfigurationError
 
@@ -70,7 +71,7 @@ class _Call:
         """Whether there is anything to do."""
         return not isinstance(self.handle, NoRequest)
 
-    def attach(self) -> object:
+    def attach(self) -> Token[Context]:
         """Make the request current; give the result to ``detach``."""
         return attach(context_of(self.handle._record, get_current()))
 
@@ -103,7 +104,7 @@ class _Call:
             self.leave(error)
             raise
         finally:
-            detach(token)  # type: ignore[arg-type]  # what attach gave
+            detach_own(token)
         return self.returned(result)
 
     def source(self, iterable: Any) -> Source:
@@ -166,7 +167,7 @@ def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[
             call.leave(error)
             raise
         finally:
-            detach(token)  # type: ignore[arg-type]  # what attach gave
+            detach(token)
         return call.returned(result)
 
     return wrapper
@@ -184,7 +185,7 @@ def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable
             call.leave(error)
             raise
         finally:
-            detach(token)  # type: ignore[arg-type]  # what attach gave
+            detach_own(token)
         return call.returned(result)
 
     return wrapper

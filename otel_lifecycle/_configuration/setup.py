@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from threading import RLock
+from threading import RLock, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
@@ -35,6 +36,7 @@ class _Default:
         self.settings: Settings | None = None
         self.pipeline: Pipeline | None = None
         self.pid = 0
+        self.spent = 0.0
         self.installed: Any = None
         self.own: dict[str, Any] = {}
 
@@ -156,17 +158,32 @@ def shutdown(timeout: float | None = None) -> bool:
         settings, _default.settings, _default.pipeline = _default.settings, None, None
     if pipeline is None or settings is None:
         return True
-    done = pipeline.shutdown(settings.shutdown_timeout if timeout is None else timeout)
+    left, _default.spent = max(0.0, settings.shutdown_timeout - _default.spent), 0.0
+    done = pipeline.shutdown(left if timeout is None else timeout)
     if not done:
         logger.warning("shutdown gave up on an exporter that does not answer; what it held is lost")
     return done
 
 
-def flush() -> None:
-    """Send what ``configure()`` still holds; nothing without it.  It may take as long as the exporters like."""
+def prepare() -> None:
+    """Build what a forked child needs now, before its first request has to wait for it."""
+    _default.current()
+
+
+def flush(at_most: float) -> None:
+    """Send what ``configure()`` still holds; nothing without it.
+
+    Takes up to ``at_most`` seconds and up to half of the time that the shutdown has.  What it spent in vain is the
+    shutdown's no longer: together they keep to that time.
+    """
     pipeline, settings = _default.pipeline, _default.settings
-    if pipeline is not None and settings is not None and _default.pid == os.getpid():
-        pipeline.flush(settings.shutdown_timeout)
+    if pipeline is None or settings is None or _default.pid != os.getpid():
+        return
+    worker = Thread(target=pipeline.flush, args=(settings.shutdown_timeout,), name="otel-lifecycle-flush", daemon=True)
+    began = monotonic()
+    worker.start()
+    worker.join(min(at_most, settings.shutdown_timeout / 2))
+    _default.spent = monotonic() - began if worker.is_alive() else 0.0
 
 
 def _at_exit() -> None:

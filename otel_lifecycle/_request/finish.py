@@ -91,20 +91,28 @@ class OpenRecord(Record):
 
 def abandon(record: Record) -> None:
     """End a request whose handle is gone, or record what came after its end."""
+    # A dropped handle is nobody's call that could raise.
+    record.checker.strict = False
+    _settle(record)
     if record.status is None:
-        # A dropped handle is nobody's call that could raise.
-        record.checker.strict = False
         end_incomplete(record, ABANDONED)
     late.flush(record)
 
 
 def shut_down(record: Record) -> None:
     """End a request because the processor shuts down; what its handle does later is ignored."""
+    record.checker.strict = False
+    _settle(record)
     if record.status is None:
-        record.checker.strict = False
         end(record, Ending("cancel", "shutdown"))
     late.flush(record)
     record.silenced = True
+
+
+def _settle(record: Record) -> None:
+    """End a request whose answer is out as that answer was."""
+    if record.status is None and record.provisional is not None:
+        record.provisional()
 
 
 def _missing(record: Record) -> MissingTerminal:
@@ -140,6 +148,7 @@ def _close(record: Record, status: str, ending: Ending) -> None:
     record.ending = ending
     record.ended_at = perf_counter_ns()
     record.status = status
+    record.provisional = None
 
 
 def _finish(record: Record) -> None:

@@ -12,6 +12,7 @@ in order by themselves.  Single tokens do not pass here: the handle appends them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from threading import Lock, RLock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +70,7 @@ class Record(ABC):
         "ending",
         "events",
         "events_dropped",
+        "exhausted",
         "explicit_latest",
         "finished",
         "finishing",
@@ -84,6 +86,7 @@ class Record(ABC):
         "other_events",
         "parent_context",
         "passes",
+        "provisional",
         "reference",
         "report",
         "silenced",
@@ -121,14 +124,16 @@ class Record(ABC):
         self.arrived: int | None = None
         self.explicit_latest: int | None = None
         # Nobody has marked anything yet, and the first output may pass the boundaries that nobody marks.
-        self.unmarked = False
-        self.passes = False
+        self.unmarked = self.passes = False
         self.disconnected = False
         self.delivered: int | None = None
         # How it ended: status is None as long as it has not.
         self.status: str | None = None
         self.ending: Any = None
         self.ended_at = 0
+        # Ends it as it stands: its answer is out, and only an exception that may still come could tell otherwise.
+        self.provisional: Callable[[], None] | None = None
+        self.exhausted = False
         self.silenced = False
         self.finishing = Lock()
         self.judged = False
@@ -353,8 +358,8 @@ class Record(ABC):
         return perf_counter_ns() - (self.anchor.monotonic if self.arrived is None else self.arrived)
 
     def active(self) -> tuple[str, int | None] | None:
-        """The stage an open request is in, on the wire, and its age; None of one that has ended."""
-        if self.status is not None:
+        """The stage an open request is in, on the wire, and its age; None of one that has ended or is answered."""
+        if self.status is not None or self.provisional is not None:
             return None
         stage = semconv.UNKNOWN_STAGE if self.unmarked else semconv.WIRE_STAGE.get(self.state, semconv.UNKNOWN_STAGE)
         return stage, None if self.arrived is None else perf_counter_ns() - self.arrived
@@ -380,6 +385,7 @@ class Record(ABC):
         self.lock, self.finishing = RLock(), Lock()
         self.silenced = self.judged = self.finished = True
         self.status = "incomplete"
+        self.provisional = None
         self.set_hot(None)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -33,6 +33,26 @@ STAGES: Final = ("queue", "preprocessing", "prefill")
 def context_of(record: Record, base: Context | None = None) -> Context:
     """Return a context in which the request, and its span, are current."""
     return set_value(_REQUEST, record.reference, set_span_in_context(record.span, base))
+
+
+def without_request(here: Context, outside: Context) -> Context:
+    """Return a context with the request, or none, that was current in the one outside."""
+    return set_value(_REQUEST, outside.get(_REQUEST), here)
+
+
+def detach_own(token: object) -> None:
+    """Detach what was attached around one await of ours; where the token is of another context, do nothing.
+
+    A coroutine that is thrown away is closed wherever the collector, or a loop that ends, happens to be.  What was
+    attached has gone with its context then, and ``detach`` would log that as an error.
+    """
+    if not isinstance(token, Token):
+        detach(token)  # type: ignore[arg-type]  # of another runtime context than OpenTelemetry's own
+        return
+    try:
+        token.var.reset(token)
+    except ValueError:
+        return
 
 
 def in_context() -> Request | None:
@@ -67,7 +87,10 @@ class StageBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        detach(self._token)
+        if kind is GeneratorExit:
+            detach_own(self._token)
+        else:
+            detach(self._token)
         if error is None and self._active:
             leave_stage(self._record, self._name)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from opentelemetry.context import attach, detach, get_current
 
 from otel_lifecycle._request.record import Record
-from otel_lifecycle._request.scope import context_of
+from otel_lifecycle._request.scope import context_of, detach_own
 from otel_lifecycle.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -83,8 +83,9 @@ class Source:
             self.record.item(count)
 
     def exhausted(self) -> None:
-        """A stream that ended by itself without a token was an empty answer, whole."""
+        """A stream that ended by itself is all of the answer; without a token it was an empty one."""
         record = self.record
+        record.exhausted = True
         with record.lock:
             if record.status is None and record.passes:
                 record.pass_to("prefill")
@@ -194,7 +195,7 @@ async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
                 source.exhausted()
                 break
             finally:
-                detach(token)
+                detach_own(token)
             try:
                 sent = yield item
                 step = iterator.__anext__ if sent is None else _into(iterator, "asend", sent)
@@ -206,7 +207,8 @@ async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
         # The request ends before anything is awaited: whoever tears the stream down may never come back.
         source.left(error)
         close = getattr(iterator, "aclose", None)
-        if close is not None:
+        # Thrown away in the middle of a step, a generator stays "running" until it is thrown away itself.
+        if close is not None and not getattr(iterator, "ag_running", False):
             await close()
         raise
     source.left(None)

@@ -1,7 +1,8 @@
 """The receiving side of a request: what the app reads, and a watch for the client that leaves meanwhile.
 
-An app that computes an answer does not listen.  Once it has read the whole body, the only message that can still come
-is ``http.disconnect``, so somebody else may wait for it: a task that gives way as soon as the app itself asks.
+An app that computes an answer does not listen.  Once it has read the whole body, or where there is none, the only
+message that can still come is ``http.disconnect``, so somebody else may wait for it: a task that gives way as soon as
+the app itself asks.
 """
 
 from __future__ import annotations
@@ -22,26 +23,33 @@ _DISCONNECT = "http.disconnect"
 class Inbox:
     """Hands messages to the app and calls ``left(told)`` when the client has gone.
 
-    ``told``: whether the app itself was given the message.
+    ``told``: whether the app itself was given the message.  ``empty``: the request has no body, so the watch need not
+    wait for the app to read it; it keeps the one message that says so for the app.
     """
 
-    __slots__ = ("_around", "_closed", "_kept", "_left", "_listeners", "_read", "_receive", "_watch")
+    __slots__ = ("_around", "_body", "_closed", "_gone", "_left", "_listeners", "_read", "_receive", "_watch")
 
-    def __init__(self, receive: Receive, around: Around, left: Callable[[bool], None]) -> None:
+    def __init__(self, receive: Receive, around: Around, left: Callable[[bool], None], *, empty: bool = False) -> None:
         self._receive = receive
         self._around = around
         self._left = left
-        self._read = False
+        # An instrumentation makes a span of each message that the app is given through it.
+        self._read = empty and _innermost(receive) is receive
         self._closed = False
         self._listeners = 0
         self._watch: asyncio.Task[None] | None = None
-        self._kept: Message | None = None
+        self._body: Message | None = None
+        self._gone: Message | None = None
+        self._start()
 
     async def receive(self) -> Message:
         """Return the next message, as the server's own ``receive`` does."""
-        if self._kept is not None:
+        kept, self._body = self._body, None
+        if kept is not None:
+            return kept
+        if self._gone is not None:
             self._left(True)
-            return self._kept
+            return self._gone
         self._stop()
         self._listeners += 1
         message: Message | None = None
@@ -82,12 +90,20 @@ class Inbox:
             watch.cancel()
 
     async def _wait(self) -> None:
+        receive = _innermost(self._receive)
         try:
-            message = await _innermost(self._receive)()
+            message = await self._around.call(receive)
+            if message["type"] != _DISCONNECT:
+                self._body = message
+                self._read = not message.get("more_body", False)
+                if not self._read:
+                    self._watch = None
+                    return
+                message = await self._around.call(receive)
         except Exception:  # noqa: BLE001  # what the server raises is for the app, and comes when the app asks
             return
         if message["type"] == _DISCONNECT and not self._closed:
-            self._kept = message
+            self._gone = message
             self._closed = True
             self._left(False)
 

@@ -1,15 +1,17 @@
-"""The end of the app: what ``configure()`` still holds is sent before the server hears that the app is done.
+"""The start and the end of the app.
 
-uvicorn dies of its signal right afterwards, without running what Python runs at exit.
+At its start a worker that was forked builds what it exports by, before its first request has to wait for that.  At its
+end what ``configure()`` still holds is sent before the server hears that the app is done: uvicorn dies of its signal
+right afterwards, without running what Python runs at exit.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from otel_lifecycle._configuration.setup import flush
-from otel_lifecycle.asgi._inbox import Message
+from otel_lifecycle._configuration.setup import flush, prepare
+from otel_lifecycle.asgi._inbox import Message, Receive
 
 FLUSH_SECONDS: Final = 5.0
 """How long the end of the app may wait for exporters; a Collector that hangs costs no more."""
@@ -17,13 +19,14 @@ FLUSH_SECONDS: Final = 5.0
 LAST: Final = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
-async def flush_at_shutdown(send: Any, message: Message) -> None:
-    """Pass a lifespan message on; before the last one, flush.
+async def live(app: Callable[[Any, Any, Any], Awaitable[None]], scope: Message, receive: Receive, send: Any) -> None:
+    """Pass the lifespan of an app on."""
 
-    The event loop waits meanwhile: every connection is closed by then, and it may be any library's loop.
-    """
-    if message["type"] in LAST:
-        thread = threading.Thread(target=flush, name="otel-lifecycle-flush", daemon=True)
-        thread.start()
-        thread.join(FLUSH_SECONDS)
-    await send(message)
+    async def flushed(message: Message) -> None:
+        # The event loop waits meanwhile: every connection is closed by then, and it may be any library's loop.
+        if message["type"] in LAST:
+            flush(FLUSH_SECONDS)
+        await send(message)
+
+    prepare()
+    await app(scope, receive, flushed)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import TracerProvider, get_current_span
+from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
+from opentelemetry.trace import INVALID_SPAN, TracerProvider, get_current_span, set_span_in_context
 
 from otel_lifecycle import _propagation
 from otel_lifecycle._core.lifecycle import get_shape
@@ -20,7 +20,7 @@ from otel_lifecycle._request.scope import context_of, in_context
 from otel_lifecycle.asgi._around import Around, guarded
 from otel_lifecycle.asgi._exchange import Exchange
 from otel_lifecycle.asgi._inbox import Inbox, Message
-from otel_lifecycle.asgi._lifespan import flush_at_shutdown
+from otel_lifecycle.asgi._lifespan import live
 from otel_lifecycle.asgi._routes import Route, Tokens, check_conditions, check_tokens, read_routes
 from otel_lifecycle.errors import ConfigurationError
 
@@ -30,6 +30,7 @@ App: TypeAlias = "Callable[[Any, Any, Any], Awaitable[None]]"
 
 SCOPE_KEY: Final = "otel_lifecycle.request"
 """Where the middleware leaves word in the scope that it follows the request, for one of its kind further in."""
+_FOLLOWED: Final = create_key("otel_lifecycle-exchange")
 
 
 class LifecycleMiddleware:
@@ -39,10 +40,11 @@ class LifecycleMiddleware:
 
     It arrives when this is called, before its body is read, under the parent that its headers carry.  It is current
     while the app runs: the handler finds it by ``lifecycle.current()``, may mark its boundaries, ``set()`` what it
-    learns and end it by itself.  A client that leaves is noted when it does; ``delivered`` is the first byte of the
-    body.  Where nobody else has, it ends with its response: answered, it is complete, and boundaries that nobody marked
-    pass at an unknown time; 429 is a failure by rate_limited, 503 by queue_full, any other error by its exception or
-    status; torn down, or given up within half a second by an app that was told the client left, it is cancelled.
+    learns and end it by itself.  A client that leaves is noted when it does, once the app has read its body;
+    ``delivered`` is the first byte of the answer.  Where nobody else has, it ends with its response: answered, it is
+    complete, and boundaries that nobody marked pass at an unknown time; 429 is a failure by rate_limited, 503 by
+    queue_full, any other error by its exception or status; torn down, or given up within half a second by an app that
+    was told the client left, it is cancelled.
 
     ``routes``: paths, patterns and :class:`Route` objects; without any, nothing is followed.  ``tokens``: from one
     part of a streamed body (an event, or a chunk where there are none), or from a whole body of JSON, as bytes, to
@@ -101,14 +103,15 @@ class LifecycleMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
         if scope["type"] == "lifespan":
-            await self.app(scope, receive, partial(flush_at_shutdown, send))
+            await live(self.app, scope, receive, send)
             return
         route = self._route_of(scope)
         if route is None:
             await self.app(scope, receive, send)
             return
         started = anchor()
-        outer = in_context()
+        # Of another exchange: an app that calls a second one in its own process has two requests.
+        outer = None if get_value(_FOLLOWED) else in_context()
         context = get_current() if outer is not None else _parent(scope)
         handle = outer or self._open(route, context, started)
         if isinstance(handle, NoRequest):
@@ -118,11 +121,11 @@ class LifecycleMiddleware:
         exchange = Exchange(handle, tokens, owned=outer is None)
         scope[SCOPE_KEY] = True
         around = Around(handle._record.span)
-        inbox = Inbox(receive, around, exchange.client_left)
+        inbox = Inbox(receive, around, exchange.client_left, empty=_is_empty(scope))
         outbox = _Outbox(send, around, exchange)
         app = partial(self.app, scope, inbox.receive, outbox.send)
         try:
-            await _in_context(app, context_of(handle._record, context), exchange)
+            await _in_context(app, context_of(handle._record, set_value(_FOLLOWED, True, context)), exchange)
         finally:
             inbox.close()
 
@@ -181,7 +184,11 @@ class _Outbox:
         if telling:
             guarded("a response", exchange.sending, message)
         try:
-            await self._around.call(self._send, message)
+            if message.get("more_body") and not self._around.spans:
+                # The server starts nothing that outlives this call before the last part is sent.
+                await self._send(message)
+            else:
+                await self._around.call(self._send, message)
         except OSError as error:
             guarded("a response", exchange.refused, message, error)
             raise
@@ -189,14 +196,23 @@ class _Outbox:
             guarded("a response", exchange.sent, message)
 
 
+def _is_empty(scope: Message) -> bool:
+    """Whether the headers of a request say that it has no body."""
+    headers = {name.lower(): value for name, value in scope.get("headers", ())}
+    return headers.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in headers
+
+
 def _parent(scope: Message) -> Context:
     """Return the context the request belongs under: what its headers carry, on top of what is current.
 
     Unless an HTTP instrumentation around us has gone on from the headers already: then its span is current, in their
     trace.  A current span of another trace, of the server's start say, is not the request's; of a request whose headers
-    carry nothing it is the best there is.
+    carry nothing it is the best there is.  One that has ended is of an earlier request of the connection: a server that
+    was called within it has gone on in its context.
     """
     here = get_current()
+    if getattr(get_current_span(here), "end_time", None) is not None:
+        here = set_span_in_context(INVALID_SPAN, here)
     headers: dict[str, list[str]] = {}
     for name, value in scope.get("headers", ()):
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))

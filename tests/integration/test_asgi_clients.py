@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 import trio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.asgi import LifecycleMiddleware
-from tests.integration.support_apps import PassThrough, Spec24, bare, mark_boundaries, stack
+from tests.integration.support_apps import PassThrough, Spec24, bare, mark_boundaries, stack, tokens
 from tests.integration.support_http import (
     PATH,
     Server,
@@ -323,6 +324,54 @@ def test_under_trio(telemetry: Telemetry) -> None:
     assert outcome(telemetry.span("chat")) == {
         "inference.outcome": "cancelled",
         "inference.end.reason": LEFT,
+        "inference.client.disconnected": True,
+        "inference.legal": True,
+    }
+
+
+def test_client_of_a_request_without_a_body_that_leaves(telemetry: Telemetry) -> None:
+    """There is nothing to read, so it is noted though the handler never asks; the answer it makes is no delivery."""
+    telling = threading.Event()
+
+    async def handler(request: Request) -> Response:
+        for _ in range(500):
+            if telling.is_set():
+                break
+            await asyncio.sleep(0.01)
+        return PlainTextResponse(await request.body() or b"nothing was sent")
+
+    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\n"
+    with serving(bare(telemetry, handler)) as server:
+        telling.set()
+        assert post(server).text == "nothing was sent"
+        request_span(telemetry)
+        telemetry.exporter.clear()
+        telling.clear()
+        leave_after(server.port, PATH, b"", 0, b"", head)
+        time.sleep(0.1)
+        telling.set()
+        span = request_span(telemetry)
+    assert event_names(span) == ["arrive", "client_disconnected", "output", "complete"]
+
+
+def test_c29_stream_that_runs_to_its_end_is_complete(telemetry: Telemetry) -> None:
+    """However soon after the app was told: it made everything, and noted that nobody wanted it."""
+    told = asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        await request.body()
+        made = [token async for token in lifecycle.current().stream(tokens(3, 0.02))]
+        while not await request.is_disconnected():  # noqa: ASYNC110  # asking is what an app can do
+            await asyncio.sleep(0.005)
+        told.set()
+        return JSONResponse(made)
+
+    with serving(bare(telemetry, handler)) as server:
+        leave_after(server.port, PATH, b"", 0)
+        span = request_span(telemetry)
+    assert (told.is_set(), token_count(span)) == (True, 3)
+    assert outcome(span) == {
+        "inference.outcome": "completed",
         "inference.client.disconnected": True,
         "inference.legal": True,
     }

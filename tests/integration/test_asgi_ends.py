@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -17,7 +20,7 @@ from starlette.routing import Route
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.asgi import LifecycleMiddleware
-from tests.integration.support_apps import PassThrough, Spec24, bare, mark_boundaries, stack
+from tests.integration.support_apps import PassThrough, Spec24, bare, mark_boundaries, stack, tokens
 from tests.integration.support_http import (
     PATH,
     event_names,
@@ -228,3 +231,50 @@ def test_deadline_of_the_server(telemetry: Telemetry) -> None:
         "error.type": "timeout",
         "inference.legal": True,
     }
+
+
+# --------------------------------------------------------------------------------------- answers that are out already
+
+
+@pytest.mark.parametrize(
+    ("respond", "expected"),
+    [
+        (
+            lambda later: StreamingResponse(tokens(), background=later),
+            {"inference.outcome": "completed", "inference.legal": True},
+        ),
+        (
+            lambda later: JSONResponse({}, 500, background=later),
+            {"inference.outcome": "failed", "error.type": "500", "inference.legal": True},
+        ),
+    ],
+    ids=["streamed", "500"],
+)
+def test_what_runs_after_the_answer_is_no_request(telemetry: Telemetry, respond: Any, expected: dict[str, Any]) -> None:
+    """Its exception may still come, but nothing is active, and a shutdown meanwhile ends it as it was answered."""
+    running, over = threading.Event(), threading.Event()
+
+    async def later() -> None:
+        running.set()
+        while not over.is_set():  # noqa: ASYNC110  # two threads: an event of asyncio belongs to one loop
+            await asyncio.sleep(0.01)
+
+    async def handler(request: Request) -> Response:
+        await request.body()
+        answer: Response = respond(BackgroundTask(later))
+        return answer
+
+    with serving(bare(telemetry, handler)) as server:
+        try:
+            post(server)
+            assert running.wait(10)
+            out = time.time_ns()
+            assert all(not point["value"] for point in telemetry.points("inference.active_requests"))
+            assert telemetry.points("inference.oldest_request.age") == []
+            time.sleep(0.2)
+            telemetry.processor.shutdown()
+            span = request_span(telemetry)
+        finally:
+            over.set()
+    assert outcome(span) == expected
+    assert span["end_ns"] <= out

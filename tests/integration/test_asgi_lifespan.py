@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from typing import Any
 
 import pytest
@@ -62,3 +64,40 @@ def test_without_configure_it_is_passed_on() -> None:
     said: list[tuple[str, int]] = []
     lifespan(LifecycleMiddleware(app), said, None)
     assert [message for message, _ in said] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_end_of_the_app_and_of_the_process_share_one_timeout(otlp_http: HttpReceiver, monkeypatch: Any) -> None:
+    """A Collector that hangs holds both of them up for as long as it was configured, not each."""
+    otlp_http.hang()
+    lifecycle.configure(endpoint=otlp_http.endpoint, metric_interval=3600, handle_sigterm=False, shutdown_timeout=2.0)
+    with lifecycle.request() as request:
+        list(request.stream([1]))
+    given: list[float] = []
+    pipeline = setup._default.pipeline
+    assert pipeline is not None
+    monkeypatch.setattr(pipeline, "shutdown", given.append)
+    began = time.monotonic()
+    lifespan(LifecycleMiddleware(app), [], None)
+    spent = time.monotonic() - began
+    assert not lifecycle.shutdown()
+    monkeypatch.undo()
+    # Nothing of it shall come to light in another test.
+    otlp_http.accept()
+    assert pipeline.shutdown(10)
+    assert given == [pytest.approx(2.0 - spent, abs=0.2)]
+    assert 0 < given[0] <= 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.usefixtures("unconfigured")
+def test_forked_worker_is_ready_when_its_app_starts(otlp_http: HttpReceiver) -> None:
+    """What it exports by is built then, and not while its first request waits."""
+    lifecycle.configure(endpoint=otlp_http.endpoint, metric_interval=3600, handle_sigterm=False)
+    child = os.fork()
+    if child == 0:
+        asked = setup._default.pid == os.getpid()
+        lifespan(LifecycleMiddleware(app), [], None)
+        os._exit(10 * asked + (setup._default.pid == os.getpid()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert lifecycle.shutdown()
