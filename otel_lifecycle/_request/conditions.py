@@ -113,6 +113,10 @@ def check_names(conditions: Iterable[str]) -> None:
         raise ConfigurationError(f"no condition {unknown[0]!r:.80}; there are {', '.join(NAMES)}")
 
 
+USUAL: Final = {"role": "whole", "traffic": "live"}
+"""What every request is unless somebody says otherwise; it is not worth an attribute."""
+
+
 def given(conditions: Mapping[str, object]) -> dict[str, object]:
     """Return the conditions that were given: None is unset, never a value."""
     return {name: value for name, value in conditions.items() if value is not None}

@@ -79,9 +79,8 @@ def request(
             "revision": revision,
             "cache_policy": cache_policy,
             "attempt": attempt,
-            # What every request is unless somebody says otherwise is not worth an attribute.
-            "role": None if role == "whole" else conditions.check_role(role),
-            "traffic": None if traffic == "live" else traffic,
+            "role": conditions.check_role(role),
+            "traffic": traffic,
             "workload": workload,
             "deadline": deadline,
         }
@@ -144,6 +143,8 @@ def _read(record: OpenRecord, values: Mapping[str, object]) -> list[InvalidValue
     """Read the conditions into the record; return what is wrong with them."""
     wrong = []
     for name, value in values.items():
+        if type(value) is str and value == conditions.USUAL.get(name):
+            continue
         try:
             if name in conditions.USAGE:
                 record.usage[name] = conditions.read_whole(name, value)

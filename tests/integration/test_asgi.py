@@ -91,8 +91,6 @@ def test_handlers_need_no_marks(telemetry: Telemetry, place: Any, make: MakeApp,
         "inference.e2e",
         "inference.legal",
         "inference.outcome",
-        "inference.request.role",
-        "inference.traffic",
         "inference.violations",
     }
 
