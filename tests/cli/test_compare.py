@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.sides import Side, in_turns
-from otel_lifecycle._cli.comparison.verdicts import Comparison, judged, usual_effect
+from otel_lifecycle._cli.comparison.verdicts import judged, usual_effect
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.workload import Settings, Workload
 from otel_lifecycle._cli.sources.tally import Tally
@@ -34,6 +40,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "faster_arrivals": replace(LOAD, seed=16, rate=4.0),
         "more_slots_said": replace(LOAD, seed=13, slots=8, attributes=(("inference.request.batch_size", 8),)),
     }
+    clean = Load(requests=400, rate=2.2, cancelled=0.0, failed=0.0)
+    loads |= {"clean": replace(clean, seed=17), "clean_too": replace(clean, seed=18), "few": replace(LOAD, requests=50)}
     for name, load in loads.items():
         with (folder / f"{name}.json").open("wb") as out:
             write(load, out)
@@ -116,13 +124,28 @@ def test_force_compares_and_warns_loudly(runs: Path, cli: Callable[..., Ran]) ->
     assert verdicts(ran)["prefill.mean"] == "worse"
 
 
-def test_the_change_under_test_is_no_refusal(runs: Path, cli: Callable[..., Ran]) -> None:
-    """A condition that is meant to differ is named and shown."""
-    ran = cli("compare", "baseline.json", "more_slots_said.json", "--vary", "batch size", "--json")
+@pytest.mark.parametrize("name", ["batch size", "batch_size"])
+def test_the_change_under_test_is_no_refusal(runs: Path, cli: Callable[..., Ran], name: str) -> None:
+    """A condition that is meant to differ is named, as a table writes it or as --group-by does, and shown."""
+    ran = cli("compare", "baseline.json", "more_slots_said.json", "--vary", name, "--json")
     assert ran.json["comparable"]
     assert ran.json["varied"] == [{"condition": "batch size", "baseline": "not stated", "candidate": "8"}]
     assert verdicts(ran)["ttft.p50"] == "better"
     assert cli("compare", "baseline.json", "equal.json", "--vary", "weather").code == 2
+
+
+def test_the_warning_has_no_colour_where_none_is_wanted(runs: Path) -> None:
+    """NO_COLOR holds on a terminal, too."""
+    command = "import sys; from otel_lifecycle._cli.main import run; sys.exit(run())"
+    arguments = [sys.executable, "-c", command, "compare", "few.json", "longer.json", "--force", "--json"]
+    mine, theirs = pty.openpty()
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "200"}
+    subprocess.run(arguments, stdout=subprocess.DEVNULL, stderr=theirs, env=environment, check=True)
+    os.close(theirs)
+    said = os.read(mine, 65536).decode()
+    os.close(mine)
+    assert "WARNING: compared by force" in said
+    assert not re.search(r"\x1b\[[0-9;]*3\d", said.partition("WARNING")[0].rpartition("\n")[2])
 
 
 @pytest.mark.parametrize(
@@ -145,12 +168,60 @@ def test_a_gate_decides_the_exit_code(
 
 def test_a_gate_can_go_by_the_bare_estimate(runs: Path, cli: Callable[..., Ran]) -> None:
     """Noise fails it then, too; by evidence it passes, and says why."""
-    arguments = ("compare", "equal.json", "baseline.json", "--fail-on", "ttft.p99=+0.001%", "--json")
+    change = cli("compare", "equal.json", "baseline.json", "--fail-on", "ttft.p95=+1s", "--json").json["gates"][0][
+        "change"
+    ]
+    limit = f"ttft.p95={'+' if change > 0 else '-'}0.001%"
+    arguments = ("compare", "equal.json", "baseline.json", "--fail-on", limit, "--json")
     strict, lenient = cli(*arguments, "--gate", "estimate"), cli(*arguments)
-    change = strict.json["gates"][0]["change"]
-    assert strict.code == (1 if change > 0 else 0)
-    assert lenient.code == 0
-    assert lenient.json["gates"][0]["reason"] == ("beyond the limit, but not told from noise" if change > 0 else "")
+    assert (strict.code, lenient.code) == (1, 0)
+    assert lenient.json["gates"][0]["reason"] == "beyond the limit, but no verdict: within noise"
+
+
+@pytest.mark.parametrize(
+    ("both", "gate", "reason"),
+    [
+        (("baseline", "slots"), "request_throughput=+1%", "a run gives one figure: 3 runs a side needed"),
+        (("few", "few"), "ttft.p95=-1%", "100 samples needed, 50 there"),
+    ],
+)
+def test_a_gate_that_needs_more_is_code_2(
+    runs: Path, cli: Callable[..., Ran], both: tuple[str, str], gate: str, reason: str
+) -> None:
+    """With what it needs, and what to do without; the tables are there all the same."""
+    arguments = ("compare", *(f"{name}.json" for name in both), "--fail-on", gate)
+    ran = cli(*arguments)
+    assert ran.code == 2
+    assert f"--fail-on {gate} cannot be judged: {reason}\n--gate estimate goes by" in ran.err
+    assert f"NOT JUDGED ({reason})" in ran.out
+    assert cli(*arguments, "--gate", "estimate").code in {0, 1}
+
+
+def test_a_failed_gate_is_code_1_beside_one_that_cannot_be_judged(runs: Path, cli: Callable[..., Ran]) -> None:
+    """Both are said."""
+    gates = ("--fail-on", "ttft.p50=-5%", "--fail-on", "request_throughput=-5%")
+    ran = cli("compare", "baseline.json", "slots.json", *gates)
+    assert ran.code == 1
+    assert ran.err.startswith("--fail-on request_throughput=-5% cannot be judged: ")
+
+
+def test_a_gate_on_what_never_happened_is_judged(runs: Path, cli: Callable[..., Ran]) -> None:
+    """No failure in 400 requests of either side: 0, give or take the 1 point of which 400 tell nothing."""
+    ran = cli("compare", "clean.json", "clean_too.json", "--fail-on", "failure_rate=+1pt", "--json")
+    assert ran.code == 0
+    told = next(metric for metric in ran.json["metrics"] if metric["metric"] == "failure_rate")
+    assert (told["baseline"], told["candidate"], told["baseline_count"]) == (0, 0, 400)
+    assert (told["low"], told["high"]) == pytest.approx((-0.0095, 0.0095), abs=1e-4)
+
+
+def test_gates_have_units(runs: Path, cli: Callable[..., Ran]) -> None:
+    """Those of what they limit."""
+    limits = ("ttft.p50=+900ms", "success_rate=-90pt", "request_throughput=-9", "ttft.p50=+900%")
+    gates = (part for limit in limits for part in ("--fail-on", limit))
+    out = cli("compare", "slots.json", "baseline.json", *gates, "--gate", "estimate").out
+    shown = [line.split("passed")[1].strip() for line in out.splitlines() if "passed" in line]
+    forms = (r"[+-][\d.]+ ms", r"[+-][\d.]+ pt", r"[+-][\d.]+ requests/s", r"[+-][\d.]+%")
+    assert [bool(re.fullmatch(form, told)) for form, told in zip(forms, shown, strict=True)] == [True] * 4, shown
 
 
 @pytest.mark.parametrize(
@@ -210,6 +281,31 @@ def test_the_terminal_names_better_and_worse(runs: Path, cli: Callable[..., Ran]
     ran = cli("compare", "baseline.json", "slots.json")
     assert ran.code == 0
     assert ran.out.splitlines()[-1].startswith("better: ttft.p50")
+    assert "e2e: of completed requests" in ran.out
+
+
+def test_a_narrow_terminal_keeps_samples_and_reasons(
+    runs: Path, cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns a figure has its samples beside it, and its verdict the reason and p."""
+    for name, setting in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, setting)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", cli("compare", "baseline.json", "equal.json").out).splitlines()
+    assert max(map(len, lines)) <= 80
+    figures, told = [line.split() for line in lines if line.startswith("tpot.p50")]
+    assert figures[-3:] == ["400", "/", "400"]
+    assert told[1:5] == ["no", "evidence", "within", "noise"]
+    assert re.fullmatch(r"[01]\.\d{3}", told[-1])
+
+
+def test_the_page_has_the_verdict_wherever_it_has_the_change(runs: Path, cli: Callable[..., Ran]) -> None:
+    """In the tiles, and in the table, where the words stand in columns that are broken rather than cut off."""
+    cli("compare", "baseline.json", "equal.json", "--html", "page.html")
+    page = Path("page.html").read_text()
+    tiles = re.findall(r'<div class="tile"><b>(.*?)</b>', page)
+    assert len(tiles) == 4
+    assert all(tile.endswith(", no evidence") for tile in tiles)
+    assert re.search(r'<td class="left [^"]*">within noise</td>', page)
 
 
 def empty() -> Workload:
@@ -238,6 +334,7 @@ def test_a_small_change_gets_no_verdict_however_sure(metric: str, change: float,
         candidate_count=1000,
         low=figure * change * 0.9,
         high=figure * change * 1.1,
+        p=1e-6,
         p_corrected=1e-6,
     )
     sides = (Side(name=name, sources=(), runs=[empty()] * runs) for name in ("baseline", "candidate"))

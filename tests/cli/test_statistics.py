@@ -95,6 +95,25 @@ def test_too_few_blocks_are_not_tested() -> None:
     assert blocks.paired_p(small, small) is None
 
 
+def test_no_time_falls_by_more_than_all_of_it() -> None:
+    """The difference of two wild means does; their ratio does not, and holds 0 exactly where that does."""
+    random = np.random.default_rng(5)
+    one, other = random.lognormal(0, 1, 2000), random.lognormal(-3, 0.1, 2000)
+    assert blocks.interval(one, other)[0] < -1
+    low, high = blocks.interval(one, other, 1.0)
+    assert -1 < low < high < 0
+    assert blocks.interval(one, 0 * other, 1.0) == (-1, -1)
+    assert blocks.interval(one - one.min(), other, 1.0) == blocks.interval(one - one.min(), other)
+
+
+@pytest.mark.parametrize(("count", "reason"), [(1, "1 block of time there"), (3, "3 blocks of time there"), (4, "")])
+def test_too_few_blocks_are_said(count: int, reason: str) -> None:
+    """With how many there have to be."""
+    side = Blocked(np.arange(12.0), np.arange(12) % count, count)
+    expected = f"too few independent samples: {reason}, 4 needed" if reason else ""
+    assert blocks.too_few(blocked([series(1, 500)]), side) == expected
+
+
 def test_holm_corrects_step_by_step() -> None:
     """The example: 0.01, 0.04, 0.03 become 0.03, 0.06, 0.06; what was not tested stays so."""
     assert blocks.holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import click
+from rich.text import Text
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
@@ -13,7 +14,7 @@ from otel_lifecycle._cli.comparison import sides
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
 from otel_lifecycle._cli.comparison.document import Result
-from otel_lifecycle._cli.comparison.gates import gate_of, rule
+from otel_lifecycle._cli.comparison.gates import gate_of, not_judged, rule
 from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
@@ -21,7 +22,7 @@ from otel_lifecycle._cli.evidence.conditions import KEYS
 from otel_lifecycle._cli.evidence.workload import Settings
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render.machine import to_json, write_csv
-from otel_lifecycle._cli.render.terminal import console, show_tables
+from otel_lifecycle._cli.render.terminal import NARROWEST, console, show_tables
 
 VARIABLE = (
     *KEYS,
@@ -39,8 +40,8 @@ VARIABLE = (
     help="Two runs of the same workload, side by side.\n\n"
     "A run differs from the next by whatever else the machine did, so several of each side tell more than a long one:"
     f" from {ENOUGH_RUNS} on the runs are compared, and runs made by turns (one, other, one, other) as neighbours.\n\n"
-    "Exit code 0: compared. 1: a --fail-on gate was crossed. 2: not comparable, an unknown metric, or a side without"
-    " samples.\n\n" + options.SOURCES
+    "Exit code 0: compared. 1: a --fail-on gate was crossed. 2: not comparable, an unknown metric, a side without"
+    " samples, or a gate that needs more of them or more runs.\n\n" + options.SOURCES
 )
 @click.argument("baseline")
 @click.argument("candidate")
@@ -54,7 +55,7 @@ VARIABLE = (
     type=click.Choice(["evidence", "estimate"]),
     default="evidence",
     show_default=True,
-    help="Fail on a change that is no noise, or on the bare estimate.",
+    help="Fail beyond the limit only where the verdict is better or worse, or by the bare estimate.",
 )
 @click.option(
     "--min-effect",
@@ -82,6 +83,7 @@ def compare(
 ) -> int:
     """Compare two sides."""
     gates = [gate_of(text) for text in fail_on]
+    vary = tuple(name.replace("_", " ") for name in vary)
     unknown = [name for name in vary if name not in VARIABLE]
     if unknown:
         raise Unusable(f"--vary {unknown[0]}: the conditions are {', '.join(VARIABLE)}")
@@ -106,8 +108,18 @@ def compare(
         forced=force,
     )
     _show(result, form, html)
+    return _code(result)
+
+
+def _code(result: Result) -> int:
+    """Return the exit code; Unusable where none has failed, but one cannot be judged."""
+    untold = not_judged(result.rulings)
     if any(ruling.failed for ruling in result.rulings):
+        if untold:
+            click.echo(untold, err=True)
         return FOUND
+    if untold:
+        raise Unusable(untold)
     return OK
 
 
@@ -133,9 +145,8 @@ def _refusal(found: list[Difference]) -> str:
 def _show(result: Result, form: str | None, html: str | None) -> None:
     if result.differences:
         names = ", ".join(one.condition for one in result.differences)
-        click.secho(
-            f"WARNING: compared by force, though these conditions differ: {names}", fg="red", bold=True, err=True
-        )
+        told = Text(f"WARNING: compared by force, though these conditions differ: {names}", style="bold red")
+        console(stderr=True).print(told, soft_wrap=True)
     from otel_lifecycle._cli.render import comparison
 
     if html is not None:
@@ -146,5 +157,5 @@ def _show(result: Result, form: str | None, html: str | None) -> None:
         write_csv(result.plain(), sys.stdout)
     elif html is None:
         out = console()
-        show_tables(out, comparison.tables(result))
+        show_tables(out, comparison.tables(result, narrow=out.width < NARROWEST))
         out.print(f"\n[bold]{result.headline}[/bold]")

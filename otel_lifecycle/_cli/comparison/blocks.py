@@ -31,6 +31,9 @@ CONFIDENCE: Final = 0.95
 ENOUGH_RUNS: Final = 3
 """Runs of each side from which on the runs themselves are compared."""
 
+ROUNDING: Final = 1e-6
+"""The part of a time by which it may be rounded."""
+
 _SLICE: Final = 100
 
 
@@ -88,7 +91,8 @@ def memory(values: Floats) -> float:
     The integrated autocorrelation time of its ranks, by Geyer's initial positive sequence (Statistical Science, 1992),
     about a straight line: a queue that grows through the run is a trend, and no memory.
     """
-    if len(values) < 8 or np.ptp(values) == 0:
+    # What differs by no more than a clock's rounding is constant, and rounding has patterns.
+    if len(values) < 8 or np.ptp(values) <= ROUNDING * np.abs(values).max():
         return 1.0
     ranks = detrend(stats.rankdata(values))
     spectrum = np.abs(np.fft.rfft(ranks, 2 * len(ranks))) ** 2
@@ -120,11 +124,27 @@ def mean_draws(side: Blocked, random: np.random.Generator) -> Floats:
     return np.asarray(drawn @ side.sums() / (drawn @ side.sizes()), dtype=np.float64)
 
 
-def interval(baseline: Floats, candidate: Floats) -> tuple[float, float]:
-    """Return the percentile interval of the difference of two sets of draws."""
+def interval(baseline: Floats, candidate: Floats, figure: float | None = None) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two sets of draws.
+
+    ``figure``: what the baseline is, where it is a time.  As long as that is above 0 in every draw the interval is that
+    of the ratio, told as a difference from the figure: no time falls by more than all of it.
+    """
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(candidate - baseline, [tail, 1 - tail])
+    change = candidate - baseline
+    if figure is not None and (baseline > 0).all() and (candidate >= 0).all():
+        change = figure * change / baseline
+    low, high = np.quantile(change, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def too_few(*sides: Blocked) -> str:
+    """Return why nothing is tested, or nothing if there are blocks enough."""
+    least = min(side.blocks for side in sides)
+    if least >= FEWEST:
+        return ""
+    told = "1 block" if least == 1 else f"{least} blocks"
+    return f"too few independent samples: {told} of time there, {FEWEST} needed"
 
 
 def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from otel_lifecycle._cli.comparison import blocks, verdicts
 from otel_lifecycle._cli.comparison.conditions import Difference
+from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.comparison.verdicts import Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,13 @@ class Result:
                 {**asdict(one), "difference": one.difference, "relative": one.relative} for one in self.figures
             ],
             "gates": [
-                {"name": one.gate.text, "change": one.change, "failed": one.failed, "reason": one.reason}
+                {
+                    "name": one.gate.text,
+                    "change": one.change,
+                    "judged": one.judged,
+                    "failed": one.failed,
+                    "reason": one.reason,
+                }
                 for one in self.rulings
             ],
         }

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_lifecycle._cli.comparison.verdicts import (
-    FIGURES,
-    RATES,
-    STATISTICS,
-    THROUGHPUTS,
-    Comparison,
-)
+from otel_lifecycle._cli.comparison.figure import Comparison
+from otel_lifecycle._cli.comparison.rates import RATES, THROUGHPUTS
+from otel_lifecycle._cli.comparison.verdicts import FIGURES, STATISTICS
 from otel_lifecycle._cli.problems import Unusable
 
 METRICS: Final = (
@@ -37,13 +33,17 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A gate, what it saw, and whether it failed."""
+    """A gate, what it saw, and whether it failed.
+
+    ``judged``: whether there was anything to judge by.  ``reason``: why it is not judged, or passed beyond its limit.
+    """
 
     gate: Gate
     change: float
     failed: bool
     beyond: bool
     reason: str
+    judged: bool = True
 
 
 def gate_of(text: str) -> Gate:
@@ -63,7 +63,7 @@ def gate_of(text: str) -> Gate:
 
 
 def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
-    """Return whether a gate fails: the change is beyond its limit and, with ``evidence``, is no noise.
+    """Return whether a gate fails: the change is beyond its limit and, with ``evidence``, there is a verdict on it.
 
     Raises Unusable where a side has no samples of the metric.
     """
@@ -75,7 +75,14 @@ def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
         raise Unusable(f"--fail-on {gate.text}: the baseline is 0, of which there is no percentage")
     change = (one.relative if gate.relative else one.difference) or 0.0
     beyond = change > gate.limit if gate.limit >= 0 else change < gate.limit
-    noise = one.low is None or one.high is None or one.low <= 0 <= one.high
-    failed = beyond and not (evidence and noise)
-    reason = "" if not beyond or failed else "beyond the limit, but not told from noise"
+    if evidence and not one.tested:
+        return Ruling(gate=gate, change=change, failed=False, beyond=beyond, reason=one.reason, judged=False)
+    failed = beyond and (one.told or not evidence)
+    reason = "" if not beyond or failed else f"beyond the limit, but no verdict: {one.reason}"
     return Ruling(gate=gate, change=change, failed=failed, beyond=beyond, reason=reason)
+
+
+def not_judged(rulings: Sequence[Ruling]) -> str:
+    """Return why gates cannot be judged, a line each, and what to do about it; nothing if all are."""
+    lines = [f"--fail-on {one.gate.text} cannot be judged: {one.reason}" for one in rulings if not one.judged]
+    return "\n".join([*lines, "--gate estimate goes by the bare estimate"]) if lines else ""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from otel_lifecycle._cli.comparison import blocks
 from otel_lifecycle._cli.comparison.blocks import Blocked, blocked
+from otel_lifecycle._cli.comparison.figure import Comparison, by_runs
+from otel_lifecycle._cli.comparison.rates import rates, throughputs
 from otel_lifecycle._cli.comparison.sides import Side, in_turns
-from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.rows import INDEX
 from otel_lifecycle._cli.evidence.sketch import Floats
-
-Verdict = Literal["better", "worse", "no evidence", "no samples"]
 
 ALPHA: Final = 0.05
 MIN_EFFECT: Final = 0.05
@@ -46,55 +45,10 @@ FIGURES: Final = {
 }
 """What is compared of each duration; the more figures, the more each of them has to prove."""
 STAGES: Final = ("queue_wait", "preprocessing", "prefill", "decode_time")
-RATES: Final[dict[str, tuple[bool, Callable[[Evidence], tuple[int, int]]]]] = {
-    "success_rate": (True, lambda one: (one.outcomes["completed"], one.terminated)),
-    "rejection_rate": (False, lambda one: (one.rejected, one.terminated)),
-    "timeout_rate": (False, lambda one: (one.outcomes["timed_out"], one.terminated)),
-    "failure_rate": (False, lambda one: (one.outcomes["failed"], one.terminated)),
-    "goodput": (True, lambda one: (one.slo_met, one.slo_judged)),
-}
-"""Rate -> whether more is better, and how many of how many."""
-THROUGHPUTS: Final = ("request_throughput", "token_throughput")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One figure of both sides: of all their samples, or the mean over their runs where runs are compared.
-
-    ``low`` and ``high``: the 95 % interval of the difference.  ``p``: of the test named in ``test``, uncorrected;
-    ``p_corrected`` by Holm over all figures tested.  ``reason``: why there is no better verdict than the one given.
-    """
-
-    metric: str
-    baseline: float | None
-    candidate: float | None
-    baseline_count: int
-    candidate_count: int
-    more_is_better: bool = False
-    rate: bool = False
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    test: str = ""
-    p_corrected: float | None = None
-    verdict: Verdict = "no evidence"
-    reason: str = ""
-
-    @property
-    def difference(self) -> float | None:
-        """Candidate less baseline."""
-        if self.baseline is None or self.candidate is None:
-            return None
-        return self.candidate - self.baseline
-
-    @property
-    def relative(self) -> float | None:
-        """The difference as a part of the baseline; None where that is 0."""
-        return None if self.difference is None or not self.baseline else self.difference / self.baseline
 
 
 def compare(baseline: Side, candidate: Side, min_effect: float, extra: Sequence[str] = ()) -> list[Comparison]:
-    """Return every figure that either side has; ``extra``: further figures of durations, such as ``ttft.mean``.
+    """Return every figure that either side has; ``extra``: further ones, such as ``ttft.mean`` or a rate that is 0.
 
     ``min_effect``: the least relative change that gets a verdict, usually :func:`usual_effect`.
     """
@@ -103,8 +57,8 @@ def compare(baseline: Side, candidate: Side, min_effect: float, extra: Sequence[
     baseline, candidate = ordered or (baseline, candidate)
     found = [
         *_durations(baseline, candidate, extra, turns),
-        *_rates(baseline, candidate, turns),
-        *_throughputs(baseline, candidate, turns),
+        *rates(baseline, candidate, extra, turns),
+        *throughputs(baseline, candidate, turns),
     ]
     corrected = blocks.holm([one.p for one in found])
     whole = _mean_e2e(baseline)
@@ -127,10 +81,9 @@ def judged(one: Comparison, min_effect: float, whole: float | None = None) -> Co
     if one.baseline is None or one.candidate is None:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")
-    if one.p_corrected is None or one.low is None or one.high is None:
-        return replace(one, reason=one.reason or "too few independent samples")
-    if one.p_corrected >= ALPHA or one.low <= 0 <= one.high:
-        return replace(one, reason="within noise")
+    unsure = _unsure(one)
+    if unsure:
+        return replace(one, reason=unsure)
     small = abs(one.difference or 0.0) < MIN_POINTS if one.rate else abs(one.relative or math.inf) < min_effect
     if small:
         return replace(one, reason=f"sure, but less than {'1 point' if one.rate else f'{min_effect:.0%}'}")
@@ -138,6 +91,17 @@ def judged(one: Comparison, min_effect: float, whole: float | None = None) -> Co
     if whole is not None and one.metric.partition(".")[0] in STAGES and change < MIN_PART * whole:
         return replace(one, reason=f"sure, but less than {MIN_PART:.0%} of a whole request")
     return replace(one, verdict="better" if ((one.difference or 0.0) > 0) == one.more_is_better else "worse")
+
+
+def _unsure(one: Comparison) -> str:
+    """Return why a difference may be none; nothing where the corrected test and the interval say it is one."""
+    if one.p is None or one.p_corrected is None or one.low is None or one.high is None:
+        return one.reason or "too few independent samples"
+    if one.low <= 0 <= one.high:
+        return "within noise"
+    if one.p_corrected < ALPHA:
+        return ""
+    return "not proven after correction" if one.p < ALPHA else f"not proven: p = {one.p:.2f}"
 
 
 def _durations(baseline: Side, candidate: Side, extra: Sequence[str], turns: bool) -> list[Comparison]:
@@ -192,31 +156,25 @@ def _duration(
     )
     needed = math.ceil(BEYOND / (1 - (q or 0.5)) - 1e-9)
     if min(len(one), len(other)) < needed:
-        return replace(made, reason=f"too few samples: {needed} needed")
+        return replace(made, reason=f"{needed} samples needed, {min(len(one), len(other))} there")
     if min(sum(len(run) > 0 for run in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
-        return _by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right], turns)
+        return by_runs(made, [_figure(run, q) for run in left], [_figure(run, q) for run in right], turns)
     if paired:
         return _by_blocks(made, q, *blocks.blocked_pairs(one, other), paired=True)
     return _by_blocks(made, q, blocked(left), blocked(right), paired=False)
 
 
-def _by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None], turns: bool) -> Comparison:
-    """Compare a figure of each run; ``turns``: the k-th runs of both sides belong together, as long as each has it."""
-    turns = turns and None not in left and None not in right
-    one, other = ([value for value in values if value is not None] for values in (left, right))
-    p, (low, high) = blocks.runs_p(one, other, turns=turns)
-    test = "paired t-test of runs by turns" if turns else "Welch's t-test of runs"
-    return replace(made, baseline=_average(one), candidate=_average(other), p=p, low=low, high=high, test=test)
-
-
 def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked, *, paired: bool) -> Comparison:
+    few = blocks.too_few(left, right)
+    if few:
+        return replace(made, reason=few)
     # The same seed for both sides: of a pair of runs, the same blocks are drawn from both.
     seeds = np.random.default_rng(0), np.random.default_rng(0 if paired else 1)
     draws = [
         blocks.mean_draws(side, seed) if q is None else blocks.quantile_draws(side, q, seed)
         for side, seed in zip((left, right), seeds, strict=True)
     ]
-    low, high = blocks.interval(draws[0], draws[1])
+    low, high = blocks.interval(draws[0], draws[1], made.baseline)
     how = "mean"
     if q is not None:
         limit = float(np.quantile(np.concatenate([left.values, right.values]), q))
@@ -225,69 +183,3 @@ def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked,
     p = blocks.paired_p(left, right) if paired else blocks.permutation_p(left, right)
     kind = "of paired" if paired else "of"
     return replace(made, low=low, high=high, p=p, test=f"permutation {kind} time blocks ({how})")
-
-
-def _rates(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
-    found = []
-    for name, (more_is_better, count) in RATES.items():
-        left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
-        if any(of for _, of in (*left, *right)) and any(number for number, _ in (*left, *right)):
-            found.append(_rate(name, more_is_better, left, right, turns))
-    return found
-
-
-def _rate(
-    name: str, more_is_better: bool, left: list[tuple[int, int]], right: list[tuple[int, int]], turns: bool
-) -> Comparison:
-    (a, n), (b, m) = (tuple(map(sum, zip(*side, strict=True))) for side in (left, right))
-    made = Comparison(
-        metric=name,
-        baseline=a / n if n else None,
-        candidate=b / m if m else None,
-        baseline_count=n,
-        candidate_count=m,
-        more_is_better=more_is_better,
-        rate=True,
-    )
-    if not n or not m:
-        return made
-    if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
-        one, other = ([number / of if of else None for number, of in side] for side in (left, right))
-        return _by_runs(made, one, other, turns)
-    p, low, high = blocks.proportions(a, n, b, m)
-    return replace(made, p=p, low=low, high=high, test="Fisher's exact test")
-
-
-def _throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
-    found = []
-    for name in THROUGHPUTS:
-        left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
-        made = Comparison(
-            metric=name,
-            baseline=_average(left),
-            candidate=_average(right),
-            baseline_count=baseline.total,
-            candidate_count=candidate.total,
-            more_is_better=True,
-            reason=f"a run gives one figure: {blocks.ENOUGH_RUNS} runs a side needed",
-        )
-        if min(len(left), len(right)) >= blocks.ENOUGH_RUNS:
-            made = _by_runs(made, left, right, turns)
-        found.append(made)
-    return [one for one in found if one.baseline is not None or one.candidate is not None]
-
-
-def _average(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _throughput(main: Evidence, name: str) -> float | None:
-    if main.first_arrival is None or main.last_end is None or main.last_end <= main.first_arrival:
-        return None
-    tokens = main.sketch("output_tokens")
-    if name == "token_throughput" and not tokens.n:
-        return None
-    return (main.outcomes["completed"] if name == "request_throughput" else tokens.total) / (
-        main.last_end - main.first_arrival
-    )

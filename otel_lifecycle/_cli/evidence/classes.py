@@ -24,6 +24,10 @@ BURSTY: Final = 4.0
 REGULAR: Final = 0.4
 BATCH_SPAN: Final = 0.05
 """A batch: nine tenths of the arrivals lie within this part of the run."""
+AT_ONCE: Final = 0.1
+"""A client that sends again at once does it within this part of the time between two arrivals."""
+VARIES: Final = 0.5
+"""One that thinks first thinks for a time whose spread is no more than this part of that between arrivals."""
 FEW: Final = 20
 """Below so many arrivals a pattern is not told."""
 
@@ -65,10 +69,27 @@ def in_flight_at_arrival(evidence: Evidence) -> np.ndarray[tuple[int], np.dtype[
 
 
 def is_closed_loop(evidence: Evidence) -> bool:
-    """Return whether a new request comes only when one has ended: always as many in flight, but for the ramps."""
+    """Return whether a new request comes only when one has ended: always as many in flight, but for the ramps.
+
+    So few that none waits, or a metronome, keep the level, too; but their arrivals do not follow the ends.
+    """
     level = in_flight_at_arrival(evidence)
     low, high = np.quantile(level, [0.1, 0.95])
-    return bool(high - low <= max(1.0, 0.1 * high))
+    return bool(high - low <= max(1.0, 0.1 * high)) and _follow(evidence)
+
+
+def _follow(evidence: Evidence) -> bool:
+    """Return whether arrivals follow ends: at once, or after a time that varies less than from arrival to arrival."""
+    starts, ends = np.sort(evidence.sample.column("start")), np.sort(evidence.sample.column("end"))
+    before = np.searchsorted(ends, starts, side="right")
+    after = starts[before > 0] - ends[before[before > 0] - 1]
+    if len(after) < FEW // 2:
+        return False
+    between = np.diff(starts)
+    if np.median(after) <= AT_ONCE * between.mean():
+        return True
+    spread, usual = (float(np.subtract(*np.quantile(values, [0.75, 0.25]))) for values in (after, between))
+    return spread <= VARIES * usual
 
 
 def class_name(name: str, evidence: Evidence) -> str:

@@ -25,16 +25,26 @@ COLUMNS: Final = (
     "concurrency",
     "completed",
     "whole_breakdown",
+    "terminated",
+    "timed_out",
+    "failed",
+    "rejected",
+    "slo_met",
 )
-"""Epoch seconds, seconds, tokens, numbers; NaN is unknown.  The last two are 1 or 0."""
+"""Epoch seconds, seconds, tokens, numbers; NaN is unknown.  Those from ``completed`` on are 1 or 0."""
 
 INDEX: Final = {name: number for number, name in enumerate(COLUMNS)}
-SKETCHED: Final = COLUMNS[2:-2]
-"""The columns whose distribution is kept; the first two are instants, the last two flags."""
+SKETCHED: Final = COLUMNS[2 : COLUMNS.index("completed")]
+"""The columns whose distribution is kept; the first two are instants, the last ones flags."""
+TERMINATED: Final = ("completed", "cancelled", "timed_out", "failed")
+REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
+"""Reasons of a failure that mean the server refused to take the request up."""
 
 Row = tuple[float, ...]
 
 _NAN: Final = float("nan")
+LARGEST: Final = 2.0**63
+"""What is larger is no number of tokens or requests."""
 _CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 _BATCH: Final = "inference.request.batch_size"
 _CONCURRENCY: Final = "inference.request.concurrency"
@@ -42,7 +52,7 @@ _CONCURRENCY: Final = "inference.request.concurrency"
 
 def row_of(request: Request) -> Row:
     """Return the row of a request."""
-    seconds, itl, attributes = request.seconds, request.itl, request.attributes
+    seconds, itl, attributes, outcome = request.seconds, request.itl, request.attributes, request.outcome
     return (
         request.start_ns * 1e-9,
         request.end_ns * 1e-9,
@@ -57,13 +67,20 @@ def row_of(request: Request) -> Row:
         _number(request.preempted),
         _number(attributes.get(_BATCH)),
         _number(attributes.get(_CONCURRENCY)),
-        1.0 if request.outcome == "completed" else 0.0,
+        1.0 if outcome == "completed" else 0.0,
         1.0 if request.shares else 0.0,
+        1.0 if outcome in TERMINATED else 0.0,
+        1.0 if outcome == "timed_out" else 0.0,
+        1.0 if outcome == "failed" else 0.0,
+        1.0 if outcome == "failed" and request.reason in REJECTIONS else 0.0,
+        _NAN if request.slo_met is None else float(request.slo_met),
     )
 
 
 def _number(raw: object) -> float:
-    return float(raw) if isinstance(raw, (int, float)) and not isinstance(raw, bool) else _NAN
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool) and 0 <= raw <= LARGEST:
+        return float(raw)
+    return _NAN
 
 
 class Sample:

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference
 from otel_lifecycle._cli.comparison.document import Result
+from otel_lifecycle._cli.comparison.figure import Comparison
+from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.comparison.verdicts import ALPHA, Comparison
+from otel_lifecycle._cli.comparison.verdicts import ALPHA
 from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.render.canvas import drawing, in_seconds
+from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.theme import colour
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
+TICKS: Final = 5
+"""Ticks of a small drawing: labels such as "17.5 ms" do not touch then."""
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
 
 
-def tables(result: Result) -> list[Table]:
-    """Return the tables of a comparison."""
+FIGURES: Final = ("metric", "baseline", "candidate", "change", "samples")
+VERDICTS: Final = ("metric", "verdict", "why", "95 % interval", "p (Holm)")
+"""The figures in two tables, where one is too wide for the terminal."""
+
+
+def tables(result: Result, *, narrow: bool = False) -> list[Table]:
+    """Return the tables of a comparison; ``narrow``: for a terminal of 80 columns."""
+    whole = _figures(result)
+    parts = [_part(whole, "Figures", FIGURES, ""), _part(whole, "Verdicts", VERDICTS, whole.note)]
     found = [
         _sides(result),
         conditions("Conditions that differ", result.differences),
         conditions("Varied on purpose", result.varied),
-        _figures(result),
+        *(parts if narrow else [whole]),
         _gates(result),
     ]
     return [table for table in found if table.rows]
@@ -60,15 +72,19 @@ def conditions(title: str, found: Sequence[Difference]) -> Table:
 def _figures(result: Result) -> Table:
     method = result.plain()["method"]
     tests = sorted({one.test for one in result.figures if one.test})
-    rates = "" if result.by_runs else " (rates: Newcombe)"
     return Table(
         title="Figures",
-        columns=("metric", "baseline", "candidate", "change", "95 % interval", "p (Holm)", "samples", "verdict", "why"),
+        columns=("metric", "verdict", "why", "baseline", "candidate", "change", "95 % interval", "p (Holm)", "samples"),
         rows=tuple(_row(one) for one in result.figures),
-        wide=frozenset({"samples", "p (Holm)", "why"}),
-        note=f"interval: {method['interval']}{rates}; p: {'; '.join(tests)}; {method['correction']},"
-        f" below {ALPHA}; no verdict on a change of less than {result.min_effect:.0%}{_more_runs(result)}",
+        left=3,
+        note=f"e2e: of completed requests; interval: {method['interval']}; p: {'; '.join(tests)};"
+        f" {method['correction']}, below {ALPHA}; no verdict on a change of less than"
+        f" {result.min_effect:.0%}{_more_runs(result)}",
     )
+
+
+def _part(whole: Table, title: str, columns: tuple[str, ...], note: str) -> Table:
+    return replace(whole.without(frozenset({*whole.columns} - {*columns})), title=title, note=note)
 
 
 def _more_runs(result: Result) -> str:
@@ -79,13 +95,29 @@ def _more_runs(result: Result) -> str:
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
-    counts = f"{number(one.baseline_count)} / {number(one.candidate_count)}"
-    interval = (
-        NOTHING if one.low is None or one.high is None else f"{_change(one, one.low)} to {_change(one, one.high)}"
-    )
     p = NOTHING if one.p_corrected is None else "< 0.001" if one.p_corrected < 0.001 else f"{one.p_corrected:.3f}"
     values = (value(one, one.baseline), value(one, one.candidate))
-    return (one.metric, *values, _change(one, one.difference), interval, p, counts, one.verdict, text(one.reason))
+    return (
+        one.metric,
+        one.verdict,
+        text(one.reason),
+        *values,
+        _change(one, one.difference),
+        _interval(one),
+        p,
+        _counts(one),
+    )
+
+
+def _interval(one: Comparison) -> str:
+    if one.low is None or one.high is None:
+        return NOTHING
+    low, high = _change(one, one.low), _change(one, one.high)
+    return f"{low.removesuffix(' pt')} to {high}"
+
+
+def _counts(one: Comparison) -> str:
+    return f"{number(one.baseline_count)} / {number(one.candidate_count)}"
 
 
 def value(one: Comparison, figure: float | None) -> str:
@@ -100,19 +132,37 @@ def _change(one: Comparison, difference: float | None) -> str:
         return NOTHING
     if one.rate:
         return f"{difference * 100:+.1f} pt"
-    return f"{difference / one.baseline:+.1%}" if one.baseline else value(one, difference)
+    return f"{difference / one.baseline:+.1%}" if one.baseline else _signed(one, difference)
+
+
+def _signed(one: Comparison, difference: float) -> str:
+    return ("-" if difference < 0 else "+") + value(one, abs(difference))
 
 
 def _gates(result: Result) -> Table:
+    by_name = {one.metric: one for one in result.figures}
     rows = [
-        (
-            one.gate.text,
-            f"{one.change:+.1%}" if one.gate.relative else f"{one.change:+.4g}",
-            "FAILED" if one.failed else f"passed ({one.reason})" if one.reason else "passed",
-        )
-        for one in result.rulings
+        (ruling.gate.text, _ruled(ruling), _moved(ruling, by_name[ruling.gate.metric])) for ruling in result.rulings
     ]
-    return Table(title="Gates", columns=("fail on", "change", "ruling"), rows=tuple(rows))
+    return Table(title="Gates", columns=("fail on", "ruling", "change"), rows=tuple(rows), left=2)
+
+
+def _ruled(ruling: Ruling) -> str:
+    if ruling.failed:
+        return "FAILED"
+    if not ruling.judged:
+        return f"NOT JUDGED ({ruling.reason})"
+    return f"passed ({ruling.reason})" if ruling.reason else "passed"
+
+
+def _moved(ruling: Ruling, one: Comparison) -> str:
+    """Return the change that a gate saw, in the unit of its limit."""
+    if ruling.gate.relative:
+        return f"{ruling.change:+.1%}"
+    if one.rate:
+        return _change(one, ruling.change)
+    unit = {"request_throughput": " requests/s", "token_throughput": " tokens/s"}.get(one.metric, "")
+    return _signed(one, ruling.change) + unit
 
 
 def page(result: Result) -> str:
@@ -120,7 +170,7 @@ def page(result: Result) -> str:
     loud = [f"Forced: {plural(len(result.differences), 'condition')} differ, so these are not runs of one workload."]
     made = tables(result)
     rest = [Section(title=table.title, tables=[table]) for table in made if table.title != "Figures"]
-    figures = [table for table in made if table.title == "Figures"]
+    figures = [replace(table, rows=tuple(map(_unbroken, table.rows))) for table in made if table.title == "Figures"]
     return render(
         Page(
             title="Comparison of two runs",
@@ -137,11 +187,19 @@ def page(result: Result) -> str:
     )
 
 
+def _unbroken(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a row of figures whose verdict stays on one line."""
+    return (row[0], row[1].replace(" ", SPACE), *row[2:])
+
+
 def _tiles(result: Result) -> list[tuple[str, str]]:
     by_name = {one.metric: one for one in result.figures}
     shown = [by_name[name] for name in ("ttft.p95", "tpot.p50", "e2e.p95", "success_rate") if name in by_name]
     return [
-        (f"{one.metric}: {value(one, one.baseline)} to {value(one, one.candidate)}", _change(one, one.difference))
+        (
+            f"{one.metric}: {value(one, one.baseline)} to {value(one, one.candidate)}, of {_counts(one)}",
+            f"{_change(one, one.difference)}, {one.verdict}",
+        )
         for one in shown
     ]
 
@@ -196,9 +254,11 @@ def _overlay(name: str, left: Floats, right: Floats) -> str:
             axes.plot(points, np.linspace(0, 1, 201), color=colour(shade), linewidth=1.6, label=label)
         axes.set_title(name, loc="left", fontsize=9.5)
         axes.set_xlim(0, float(np.quantile(np.concatenate([left, right]), 0.995)) * 1.05)
+        axes.xaxis.set_major_locator(MaxNLocator(TICKS))
         axes.xaxis.set_major_formatter(in_seconds())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:.0%}"))
         axes.set_ylabel("of requests")
         axes.grid(axis="y", linewidth=0.6)
-        axes.legend(loc="lower right")
+        # Outside the axes: a curve may pass anywhere within them.
+        made.figure.legend(loc="outside lower right", ncols=2)
     return made.svg

@@ -1,0 +1,137 @@
+"""Rates and throughputs of both sides.
+
+Whether a request meets its SLO depends on its neighbours as its latency does, so the requests of a run are held against
+those of another in blocks of time here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from otel_lifecycle._cli.comparison import blocks
+from otel_lifecycle._cli.comparison.blocks import blocked
+from otel_lifecycle._cli.comparison.figure import Comparison, average, by_runs
+from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.rows import INDEX
+from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._core.slo import Slo
+
+Counted = tuple[int, int]
+
+RATES: Final[dict[str, tuple[bool, str, Callable[[Evidence], Counted]]]] = {
+    "success_rate": (True, "completed", lambda one: (one.outcomes["completed"], one.terminated)),
+    "rejection_rate": (False, "rejected", lambda one: (one.rejected, one.terminated)),
+    "timeout_rate": (False, "timed_out", lambda one: (one.outcomes["timed_out"], one.terminated)),
+    "failure_rate": (False, "failed", lambda one: (one.outcomes["failed"], one.terminated)),
+    "goodput": (True, "slo_met", lambda one: (one.slo_met, one.slo_judged)),
+}
+"""Rate -> whether more is better, the column that is 1 where a request counts, and how many of how many do."""
+THROUGHPUTS: Final = ("request_throughput", "token_throughput")
+
+
+def rates(baseline: Side, candidate: Side, asked: Collection[str], turns: bool) -> list[Comparison]:
+    """Return the rates that are not 0 on both sides, and those that are ``asked`` for."""
+    found = []
+    for name, (_, _, count) in RATES.items():
+        left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
+        some = any(number for number, _ in (*left, *right)) or name in asked
+        if some and any(of for _, of in (*left, *right)):
+            found.append(_rate(name, (baseline, candidate), left, right, turns))
+    return found
+
+
+def _rate(name: str, both: tuple[Side, Side], left: list[Counted], right: list[Counted], turns: bool) -> Comparison:
+    more_is_better, column, _ = RATES[name]
+    (a, n), (b, m) = (tuple(map(sum, zip(*side, strict=True))) for side in (left, right))
+    made = Comparison(
+        metric=name,
+        baseline=a / n if n else None,
+        candidate=b / m if m else None,
+        baseline_count=n,
+        candidate_count=m,
+        more_is_better=more_is_better,
+        rate=True,
+    )
+    if not n or not m:
+        return made
+    if min(sum(of > 0 for _, of in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
+        one, other = ([number / of if of else None for number, of in side] for side in (left, right))
+        return by_runs(made, one, other, turns)
+    return _by_blocks(
+        made, (a, n), (b, m), *([_met(side, run, column) for run in range(len(side.runs))] for side in both)
+    )
+
+
+def _by_blocks(
+    made: Comparison, baseline: Counted, candidate: Counted, left: list[Floats], right: list[Floats]
+) -> Comparison:
+    """Compare by blocks, and be no surer than of independent requests: of what hardly happens, blocks tell too little.
+
+    Where only some of the requests are compared one by one, the interval is moved to the rates of all of them.
+    """
+    one, other = blocked(left), blocked(right)
+    few = blocks.too_few(one, other)
+    if few:
+        return replace(made, reason=few)
+    draws = [blocks.mean_draws(side, np.random.default_rng(seed)) for seed, side in enumerate((one, other))]
+    p, low, high = blocks.proportions(*baseline, *candidate)
+    by_block = blocks.permutation_p(one, other)
+    shift = (made.difference or 0.0) - float(other.values.mean() - one.values.mean())
+    lower, upper = (end + shift for end in blocks.interval(draws[0], draws[1]))
+    test = "permutation of time blocks (share), no surer than Fisher's exact test"
+    return replace(made, p=max(p, by_block or p), low=min(low, lower), high=max(high, upper), test=test)
+
+
+def _met(side: Side, run: int, column: str) -> Floats:
+    """Return 1 or 0 for each request of a run that the rate is of, in the order of arrival."""
+    rows = side.rows(run)
+    rows = rows[rows[:, INDEX["terminated"]] == 1]
+    slo = side.runs[run].settings.slo
+    values = judged(rows, slo) if column == "slo_met" and slo is not None else rows[:, INDEX[column]]
+    return values[~np.isnan(values)]
+
+
+def judged(rows: Floats, slo: Slo) -> Floats:
+    """Return for each row whether its request met the SLO, as :meth:`Slo.judge` says of one."""
+    met: Floats = (rows[:, INDEX["completed"]] == 1).astype(np.float64)
+    for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot), ("e2e", slo.e2e)):
+        if limit is not None:
+            # An objective whose figure is unknown is not judged.
+            met[rows[:, INDEX[name]] > limit] = 0.0
+    return met
+
+
+def throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
+    """Return what was put out per second, of which a run gives one figure."""
+    found = []
+    for name in THROUGHPUTS:
+        left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
+        made = Comparison(
+            metric=name,
+            baseline=average(left),
+            candidate=average(right),
+            baseline_count=baseline.total,
+            candidate_count=candidate.total,
+            more_is_better=True,
+            reason=f"a run gives one figure: {blocks.ENOUGH_RUNS} runs a side needed",
+        )
+        if min(sum(value is not None for value in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
+            made = by_runs(made, left, right, turns)
+        found.append(made)
+    return [one for one in found if one.baseline is not None or one.candidate is not None]
+
+
+def _throughput(main: Evidence, name: str) -> float | None:
+    if main.first_arrival is None or main.last_end is None or main.last_end <= main.first_arrival:
+        return None
+    tokens = main.sketch("output_tokens")
+    if name == "token_throughput" and not tokens.n:
+        return None
+    return (main.outcomes["completed"] if name == "request_throughput" else tokens.total) / (
+        main.last_end - main.first_arrival
+    )
