@@ -9,7 +9,7 @@ from typing import Any, Final
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.evidence.document import instant
 from otel_lifecycle._cli.requests.model import Breach, Request
-from otel_lifecycle._core.lifecycle import SHAPES, transition_error
+from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
 
 RULES: Final = {
     "non_monotonic_time": "time never goes back",
@@ -77,7 +77,8 @@ def _finding(request: Request, breach: Breach, count: int) -> Finding:
 
 def _rule(breach: Breach) -> str:
     """Return what was legal there, where the table has the state, or else the rule in words."""
-    if breach.kind in {"illegal_transition", "event_after_terminal", "duplicate_terminal"}:
+    unknown = breach.event is not None and breach.event not in EVENTS
+    if unknown or breach.kind in {"illegal_transition", "event_after_terminal", "duplicate_terminal"}:
         state, event = breach.state or "", breach.event or ""
         for shape in SHAPES.values():
             if event not in shape.table.get(state, {event: ""}):

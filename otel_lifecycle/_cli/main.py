@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from otel_lifecycle._cli.problems import BEING_READ, UNUSABLE, Unusable
 
 if TYPE_CHECKING:
     import click
@@ -20,30 +25,59 @@ COMMANDS: Final = {
 }
 """Every command and its one line of help, so that the list costs no import."""
 
-MISSING: Final = "otel-lifecycle needs its extra: pip install 'otel-lifecycle[cli]' ({})"
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What only writing meets."""
+
+MISSING: Final = "needs its extra: pip install '.[cli]' in its folder ({})"
 
 
 def main() -> None:
     """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name in a script that the terminal's encoding lacks is no reason to stop.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     sys.exit(run())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 found what it looks for, 2 could not do its work."""
+    BEING_READ.set(None)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         return _complain(MISSING.format(error))
-    except BrokenPipeError:
-        # Whoever read the output has had enough; Python would complain once more while it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # Whoever read the output has had enough.  Click and rich make an exit with 1 of it; nothing else exits here.
+        _leave_output()
         return 0
+    except OSError as error:
+        _leave_output()
+        place = "the output" if error.errno in FULL else error.filename or BEING_READ.get() or "the output"
+        return _complain(f"{place}: {error.strerror or error}", UNUSABLE)
+    except Exception as error:  # noqa: BLE001 - a traceback would end with 1, which is: found
+        return _complain(_unforeseen(error), UNUSABLE)
+    return code
+
+
+def _leave_output() -> None:
+    """Write no more: Python would complain once more while it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unforeseen(error: Exception) -> str:
+    """Say what happened and where, so that it can be reported; an exit code of 1 would say something else."""
+    last, place = traceback.extract_tb(error.__traceback__)[-1], BEING_READ.get()
+    within = "" if place is None else f"{place}: "
+    return (
+        f"{within}{type(error).__name__}: {' '.join(str(error).split())} (in {Path(last.filename).name}:{last.lineno});"
+        " this is a fault of otel-lifecycle, please report it"
+    )
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     import click
-
-    from otel_lifecycle._cli.problems import UNUSABLE, Unusable
 
     try:
         code = _group()(arguments, standalone_mode=False)
@@ -81,7 +115,11 @@ def _group() -> click.Group:
             with formatter.section("Commands"):
                 formatter.write_dl(list(COMMANDS.items()))
 
-    @click.group(cls=Commands, help="From the traces of inference requests to a verdict on the workload.")
+    @click.group(
+        cls=Commands,
+        help="From the traces of inference requests to a verdict on the workload.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     @click.version_option(package_name="otel-lifecycle")
     def group() -> None:
         """Nothing by itself."""

@@ -39,8 +39,26 @@ def number(value: float | None) -> str:
 
 
 def text(value: object) -> str:
-    """Return a text; a dash of none."""
-    return NOTHING if value is None or value == "" else str(value)
+    """Return a text, safe to print; a dash of none."""
+    return NOTHING if value is None or value == "" else printable(str(value))
+
+
+def printable(value: str) -> str:
+    """Return a text without what would steer a terminal or turn the direction of a line; a blank for a line's end.
+
+    Names come from whoever sent the request.
+    """
+    return value if value.isprintable() else value.translate(_STEERING)
+
+
+_CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTIONS: Final = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_HALVES: Final = range(0xD800, 0xE000)
+"""Of a character that is none."""
+_STEERING: Final = {
+    **dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *_HALVES), "\N{REPLACEMENT CHARACTER}"),
+    **dict.fromkeys(map(ord, "\t\n\r"), " "),
+}
 
 
 def plural(count: int, noun: str) -> str:

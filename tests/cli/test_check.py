@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.cli.generator import Load, write
 from tests.cli.live import serve, server
@@ -78,6 +85,71 @@ def test_lost_events_are_no_violation(cli: Callable[..., Ran], tmp_path: Path) -
     assert "all legal: 1 request\n1 request cannot be judged: limits dropped events of theirs" in ran.out
     report = cli("report", "run.pb", "--json").json
     assert (report["requests"]["completed"], report["latency"]["e2e"]["count"]) == (1, 0)
+
+
+@pytest.mark.parametrize("content", ["empty", "cut", "foreign"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_nothing_to_check_is_code_2(
+    cli: Callable[..., Ran], tmp_path: Path, content: str, form: tuple[str, ...]
+) -> None:
+    """All of no requests are legal, and a pipeline that lost its traces is not in order."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1), out)
+    whole = (tmp_path / "run.json").read_bytes()
+    told = {
+        "empty": b"",
+        "cut": whole[:1000],
+        "foreign": whole.replace(b"inference.", b"other.").replace(b"arrive", b"x"),
+    }
+    (tmp_path / "run.json").write_bytes(told[content])
+    ran = cli("check", "run.json", *form)
+    assert (ran.code, ran.err) == (2, "otel-lifecycle: nothing to check: no request in run.json\n")
+    assert "all legal" not in ran.out
+
+
+def test_no_name_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """What a client calls its request is printed, and does nothing."""
+    illegal(tmp_path / "run.json")
+    content = (tmp_path / "run.json").read_text().replace('"skipped"', json.dumps("\x1b[31mred\u202e"))
+    (tmp_path / "run.json").write_text(content)
+    ran = cli("check", "run.json")
+    assert "request �[31mred�  trace" in ran.out
+
+
+def test_the_bar_is_gone_before_anything_is_printed(tmp_path: Path) -> None:
+    """On one terminal both would write into each other's lines."""
+    illegal(tmp_path / "run.json")
+    (tmp_path / "log.jsonl").write_text('{"event": "arrive", "timestamp": 0}\n')
+    for command in (("check", "run.json"), ("replay", "--requests", "log.jsonl")):
+        told = on_terminal(*command, folder=tmp_path)
+        first = told.index("trace " if command[0] == "check" else '{"request"')
+        assert "━" not in told[first:], told
+        # Whatever the bar wrote was erased: its line, and the cursor's hiding.
+        assert "━" not in told or "\x1b[2K" in told[:first]
+
+
+def on_terminal(*arguments: str, folder: Path) -> str:
+    """Run the command on a terminal of its own, and return what appeared there."""
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); from otel_lifecycle._cli.main import main; main()"
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=folder, stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    told = bytearray()
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # How Linux tells the end of a terminal.
+            break
+        if not chunk:
+            break
+        told += chunk
+    process.wait(60)
+    os.close(leader)
+    return told.decode()
 
 
 def test_many_are_counted_beyond_the_limit(cli: Callable[..., Ran], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.rows import COLUMNS, INDEX, Sample
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, Sketch
 from otel_lifecycle._cli.evidence.timeline import BINS, Timeline
-from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather
+from otel_lifecycle._cli.evidence.workload import OPEN, Settings, Workload, gather
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import Tally
@@ -204,6 +205,98 @@ def test_a_window_counts_what_ended_in_it() -> None:
     assert report["requests"]["completed"] == 20
     assert report["window"]["requests_outside"] == 30
     assert report["output"]["request_throughput"] == pytest.approx(20 / ((ends[29] - ends[9]) * 1e-9))
+
+
+EVEN = Load(requests=50, cancelled=0, failed=0)
+
+
+def epoch_ns(seconds: float) -> int:
+    """Return an instant of a simulated run."""
+    return START_NS + round(seconds * 1e9)
+
+
+def test_an_open_end_of_a_window_is_that_of_the_requests_kept() -> None:
+    """Not the year 1970, and not 2262: throughput is over the time there was."""
+    requests = sorted(simulate(EVEN), key=lambda request: request.end)
+    cut, first = requests[29].end, min(request.arrive for request in requests)
+    for window, kept, seconds in (
+        ((epoch_ns(cut), OPEN[1]), 20, requests[-1].end - cut),
+        ((OPEN[0], epoch_ns(cut)), 30, cut - first),
+        (OPEN, 50, requests[-1].end - first),
+    ):
+        report = report_of(workload_of(EVEN, Settings(window=window)), [])
+        assert report["requests"]["completed"] == kept
+        assert report["window"]["seconds"] == pytest.approx(seconds, abs=1e-5)
+        assert report["output"]["request_throughput"] == pytest.approx(kept / seconds, rel=1e-5)
+
+
+def test_in_flight_in_a_window_are_also_those_that_end_after_it() -> None:
+    """And of those that came before it only the time within it counts."""
+    requests = list(simulate(Load(requests=300, cancelled=0, failed=0)))
+    start, end = (float(np.quantile([request.end for request in requests], q)) for q in (0.3, 0.4))
+    spent = sum(max(0.0, min(request.end, end) - max(request.arrive, start)) for request in requests)
+    spans = [request_span(request, LOAD) for request in requests]
+    report = report_of(gathered(spans, Settings(window=(epoch_ns(start), epoch_ns(end)))), [])
+    assert report["requests"]["total"] == 30
+    # To half a bin of the timeline, at the window's start.
+    assert report["output"]["in_flight_mean"] == pytest.approx(spent / (end - start), rel=0.02)
+    whole = report_of(gathered(spans), [])
+    total = sum(request.end - request.arrive for request in requests)
+    assert whole["output"]["in_flight_mean"] == pytest.approx(total / whole["window"]["seconds"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(None, 8_650_000_000), (8_650_000_000, 8_650_000_000), (1_000_000_000, None), (5, 6)],
+    ids=["ends in 2244", "is in 2244", "starts in 2001", "is in 1970"],
+)
+@pytest.mark.parametrize("place", [0, 30])
+def test_one_wrong_clock_is_counted_and_left_out_of_the_window(start: int | None, end: int | None, place: int) -> None:
+    """Throughput, the level in flight and the pattern of arrivals stay those of all others."""
+    spans = [request_span(request, EVEN) for request in simulate(replace(EVEN, requests=31))]
+    wrong = spans[place]
+    instants: dict[str, Any] = {"start_ns": wrong.start_ns, "end_ns": wrong.end_ns}
+    instants |= {} if start is None else {"start_ns": start * 10**9}
+    instants |= {} if end is None else {"end_ns": end * 10**9}
+    right = gathered([span for span in spans if span is not wrong])
+    spans[place] = replace(wrong, events=(), **instants)
+    workload = gathered(spans)
+    report, expected = report_of(workload, []), report_of(right, [])
+    assert report["requests"]["total"] == 31
+    assert report["window"]["seconds"] == expected["window"]["seconds"]
+    assert report["output"]["in_flight_mean"] == pytest.approx(expected["output"]["in_flight_mean"])
+    assert report["conditions"]["arrivals"]["pattern"] == expected["conditions"]["arrivals"]["pattern"]
+    trouble = {item["kind"]: item for item in report["trouble"]}
+    assert trouble["clock_skew"]["count"] == 1
+    assert "far from all others; not in the window" in trouble["clock_skew"]["places"][0]
+
+
+def test_runs_months_apart_are_no_wrong_clocks() -> None:
+    """The window reaches from one to the other."""
+    spans = [request_span(request, EVEN) for request in simulate(EVEN)]
+    far = 10**16
+    later = [replace(span, start_ns=span.start_ns + far, end_ns=span.end_ns + far, events=()) for span in spans]
+    report = report_of(gathered([*spans, *later]), [])
+    assert report["window"]["seconds"] > far * 1e-9
+    assert report["trouble"] == []
+
+
+def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
+    """A request that failed after 0.75 s is no quick answer (2.5 s, not the mean of both)."""
+    ok, bad = list(simulate(replace(EVEN, requests=2)))
+    spans = [
+        request_span(ok, EVEN, **{"inference.e2e": 2.5}),
+        request_span(bad, EVEN, **{"inference.e2e": 0.75, "inference.outcome": "failed"}),
+    ]
+    for sample in (2, 1):
+        report = report_of(gathered(spans, Settings(sample=sample, group_by="model")), [])
+        latency = report["latency"]
+        assert {name: (latency[name]["count"], latency[name]["mean"]) for name in ("e2e_completed", "e2e")} == {
+            "e2e_completed": (1, 2.5),
+            "e2e": (2, 1.625),
+        }
+        assert latency["e2e_completed"]["p50"] == pytest.approx(2.5, rel=RELATIVE_ERROR)
+        assert report["groups"][0]["e2e_completed"]["count"] == 1
 
 
 def test_groups_add_up_to_the_whole() -> None:

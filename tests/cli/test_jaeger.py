@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from otel_lifecycle._cli.sources import jaeger
+from otel_lifecycle._cli.sources.tally import Tally
 from tests.cli.generator import START_NS, Load, simulate, spans_of
 from tests.cli.running import Ran
 
@@ -133,6 +134,50 @@ def test_what_its_page_saves_is_a_source(cli: Callable[..., Ran], tmp_path: Path
     """The JSON that a person downloads."""
     (tmp_path / "saved.json").write_text(json.dumps({"data": TRACES[:5]}))
     assert cli("report", "saved.json", "--json").json["requests"]["total"] == 5
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("http://127.0.0.1:1?lookback=abc", "lookback=abc is no number of seconds"),
+        ("http://127.0.0.1:1?lookback=nan", "lookback=nan is no number of seconds"),
+        ("http://127.0.0.1:1?start=soon", "start=soon is no number of epoch microseconds"),
+        ("https://[bad", "https://[bad is no address"),
+        ("http://local host", "URL can't contain control characters"),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_code_2(cli: Callable[..., Ran], address: str, reason: str) -> None:
+    """With what is wrong with it."""
+    ran = cli("report", address)
+    assert ran.code == 2
+    assert reason in ran.err
+    assert "fault of otel-lifecycle" not in ran.err
+
+
+def test_lookback_is_what_its_page_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds, or a number with a unit."""
+    asked: list[str] = []
+
+    def answer(url: str) -> dict[str, Any]:
+        asked.append(url)
+        return {"data": []}
+
+    monkeypatch.setattr(jaeger, "_get", answer)
+    for lookback in ("7200", "2h"):
+        list(jaeger.fetch(f"http://host?service=s&lookback={lookback}", 10**10, Tally()))
+    assert ["start=2800000000&end=10000000000" in url for url in asked] == [True, True]
+
+
+def test_a_tag_that_cannot_be_read_costs_nothing_else(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """It is counted by name."""
+    trace = trace_of(spans_of(next(simulate(LOAD)), LOAD))
+    trace["spans"][0]["tags"].append({"key": "odd", "type": "int64", "value": "many"})
+    (tmp_path / "saved.json").write_text(json.dumps({"data": [trace, {"spans": 5}]}))
+    report = cli("report", "saved.json", "--json").json
+    assert report["requests"]["completed"] == 1
+    assert [(item["kind"], item["places"]) for item in report["trouble"]] == [
+        ("broken_attribute", ["saved.json:1: odd"])
+    ]
 
 
 @pytest.mark.parametrize("path", ["/no/such/thing", ":1"])

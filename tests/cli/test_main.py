@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +15,8 @@ from typing import Any
 import pytest
 
 from otel_lifecycle._cli.main import COMMANDS, run
+from otel_lifecycle._cli.render.machine import to_json
+from otel_lifecycle._cli.text import text
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 
@@ -70,7 +75,7 @@ def test_without_the_extra_the_cure_is_said(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.undo()
     assert (code, capfd.readouterr().err) == (
         2,
-        "otel-lifecycle: otel-lifecycle needs its extra: pip install 'otel-lifecycle[cli]' (No module named 'click')\n",
+        "otel-lifecycle: needs its extra: pip install '.[cli]' in its folder (No module named 'click')\n",
     )
 
 
@@ -90,10 +95,99 @@ def test_a_pipe_in_and_a_reader_that_leaves(tmp_path: Path) -> None:
     ran = process("report", "-", "--json", folder=tmp_path, input=(tmp_path / "run.json").read_bytes())
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert b'"total": 20' in ran.stdout
-    shell = f'{sys.executable} -c "{_main()}" check many.json | head -1'
     (tmp_path / "many.json").write_bytes(_illegal(tmp_path))
-    left = subprocess.run(["bash", "-c", shell], cwd=tmp_path, check=False, capture_output=True, timeout=120)
+    left = shell("cli check many.json | head -1", tmp_path)
     assert (left.returncode, left.stderr, left.stdout.count(b"\n")) == (0, b"", 1)
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of bash, in which `cli` is the command."""
+    script = f'cli() {{ {sys.executable} -c "{_main()}" "$@"; }}\n{line}'
+    return subprocess.run(["bash", "-c", script], cwd=folder, check=False, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["check", "check --json", "report", "report --json", "report --csv"])
+def test_a_reader_that_leaves_at_once_finds_nothing(tmp_path: Path, command: str) -> None:
+    """Exit code 1 would say that there is a violation."""
+    with (tmp_path / "clean.json").open("wb") as out:
+        write(Load(requests=20), out)
+    ran = shell(f"cli {command} clean.json | head -0; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_a_violation_found_stays_found(tmp_path: Path) -> None:
+    """Whoever leaves has the exit code of what was seen until then."""
+    (tmp_path / "many.json").write_bytes(_illegal(tmp_path))
+    for form in ("", "--json"):
+        ran = shell(f"cli check {form} many.json | head -1; exit ${{PIPESTATUS[0]}}", tmp_path)
+        assert (ran.returncode, ran.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["report", "report --json", "report --csv", "check", "view"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full is Linux's")
+def test_an_output_that_is_full_is_code_2(tmp_path: Path, command: str) -> None:
+    """One line, no traceback."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1), out)
+    ran = shell(f"cli {command} run.json > /dev/full", tmp_path)
+    assert (ran.returncode, ran.stderr) == (2, b"otel-lifecycle: the output: No space left on device\n")
+
+
+def test_an_output_that_lacks_a_character_is_no_error(tmp_path: Path) -> None:
+    """A question mark stands for it."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1, attributes=(("gen_ai.request.model", "日本"),)), out)
+    ran = process("report", "run.json", folder=tmp_path, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert re.search(rb"^model +\?\? ", ran.stdout, re.MULTILINE)
+
+
+def test_what_nobody_foresaw_is_code_2_with_the_file(
+    cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not a traceback, whose exit code 1 says that something was found."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1), out)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("otel_lifecycle._cli.sources.otlp_json.decode", broken)
+    ran = cli("check", "run.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert re.fullmatch(
+        r"otel-lifecycle: run\.json:1: ZeroDivisionError: division by zero \(in test_main\.py:\d+\); "
+        r"this is a fault of otel-lifecycle, please report it\n",
+        ran.err,
+    )
+
+
+def test_the_short_form_of_help(cli: Callable[..., Ran]) -> None:
+    """Of the whole and of a command."""
+    assert cli("-h").out == cli("--help").out
+    assert cli("check", "-h").out == cli("check", "--help").out != ""
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        ("\x1b[31mred\x1b]0;title\x07", "�[31mred�]0;title�"),
+        ("a\u202eb\u2066c\x9bd\x7f", "a�b�c�d�"),
+        ("two\nlines\tand a tab", "two lines and a tab"),
+        ("日本語 🎉 e\u0301", "日本語 🎉 e\u0301"),
+        ("\ud800", "�"),
+        ("", "-"),
+        (None, "-"),
+    ],
+)
+def test_no_name_steers_the_terminal(given: object, printed: str) -> None:
+    """Names come from whoever sent the request."""
+    assert text(given) == printed
+
+
+def test_what_json_has_no_room_for(cli: Callable[..., Ran]) -> None:
+    """Integers of more than 64 bits, and halves of a character, as they come of a file's name."""
+    assert json.loads(to_json({"many": [10**30], "name": "a\udcff"})) == {"many": [str(10**30)], "name": "a?"}
 
 
 def _main() -> str:
@@ -103,8 +197,6 @@ def _main() -> str:
 
 def _illegal(folder: Path) -> bytes:
     """Return spans of which each has a violation."""
-    import json
-
     from tests.cli.generator import START_NS, encode
 
     def span(number: int) -> dict[str, Any]:

@@ -97,6 +97,31 @@ def test_plots_have_only_colours_of_the_theme(cli: Callable[..., Ran], tmp_path:
     assert "var(--queue)" in body
 
 
+def test_a_wide_plot_keeps_its_letters_legible_on_a_telephone(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """It is scrolled there instead of made small; those that fit are not."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=100), out)
+    cli("report", "run.json", "--html", "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    widths = {
+        float(width): "wide" in figure
+        for figure, width in re.findall(r'<figure([^>]*)>\s*<svg[^>]*viewBox="0 0 ([\d.]+) ', text)
+    }
+    assert widths == {width: width > 400 for width in widths}
+    assert set(widths.values()) == {True, False}
+    assert "figure.wide svg { min-width: 720px; }" in text
+
+
+def test_a_page_says_what_must_be_known_first(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """That a key to group by is no request's; and E2E is that of the completed."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=100, failed=0.2), out)
+    cli("report", "run.json", "--group-by", "modle", "--html", "page.html")
+    texts = Page((tmp_path / "page.html").read_text(encoding="utf-8")).texts
+    assert any(text.startswith("no request bears 'modle'") for text in texts)
+    assert any(re.fullmatch(r"E2E p95, of \d+ completed", text) for text in texts)
+
+
 def test_a_page_stays_small(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """Whatever the number of requests: below a megabyte."""
     with (tmp_path / "run.json").open("wb") as out:

@@ -115,9 +115,9 @@ def test_the_spans_say_the_same_again(cli: Callable[..., Ran], tmp_path: Path) -
     second = cli("report", "traces.json", "--json").json
     for part in ("requests", "stages", "abnormal", "window"):
         assert first[part] == second[part]
+    assert first["latency"]["itl"]["count"] == 2
     for part in (first, second):
-        # Single gaps are in the events alone; so is a token too late.
-        part["latency"].pop("itl")
+        # A token too late is in the events alone.
         part["output"].pop("wasted_tokens")
     assert first["latency"] == second["latency"]
     assert first["output"] == second["output"]
@@ -151,7 +151,11 @@ def test_a_bad_line_is_counted(cli: Callable[..., Ran], tmp_path: Path) -> None:
     path.write_text('{"event": 5}\nnot json\n{"timestamp": 3}\n[1]\n' + path.read_text())
     report = cli("replay", "log.jsonl", "--json").json
     assert report["requests"]["total"] == 3
-    assert [(item["kind"], item["count"]) for item in report["trouble"]] == [("unreadable", 3), ("no_end", 1)]
+    assert [(item["kind"], item["count"]) for item in report["trouble"]] == [
+        ("unreadable_line", 3),
+        ("no_id", 1),
+        ("no_end", 1),
+    ]
 
 
 def test_what_is_no_log_is_an_error_with_its_name(cli: Callable[..., Ran], tmp_path: Path) -> None:
@@ -159,7 +163,87 @@ def test_what_is_no_log_is_an_error_with_its_name(cli: Callable[..., Ran], tmp_p
     (tmp_path / "notes.txt").write_text("these are\nnot events\n")
     ran = cli("replay", "notes.txt")
     assert ran.code == 2
-    assert ran.err.startswith("otel-lifecycle: notes.txt is no trace file")
+    assert ran.err.startswith("otel-lifecycle: notes.txt is no event log")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [bytes(range(256)) * 4, b"request_id,event\ra,arrive\rb", b"\xff\xfe\r\n", b"\x1f\x8b broken"],
+    ids=["binary", "bare_cr", "utf16", "no_gzip"],
+)
+def test_any_bytes_are_refused_by_name(cli: Callable[..., Ran], tmp_path: Path, content: bytes) -> None:
+    """Exit code 2, one line; an archive that is none is one that was cut short."""
+    (tmp_path / "other.bin").write_bytes(content)
+    ran = cli("replay", "other.bin")
+    assert "fault of otel-lifecycle" not in ran.err
+    assert ran.code == (0 if content.startswith(b"\x1f\x8b") else 2)
+
+
+@pytest.mark.parametrize("time", [1e300, 10**30, -1e300])
+def test_a_time_of_no_clock_is_a_bad_line(cli: Callable[..., Ran], tmp_path: Path, time: float) -> None:
+    """It is counted, and its neighbours are read."""
+    write_json(tmp_path / "log.jsonl", [*WORKED, ("a", "token", time)])
+    for options in ((), ("--unit", "ns")):
+        report = cli("replay", "log.jsonl", "--json", *options).json
+        assert [(item["kind"], item["count"]) for item in report["trouble"]] == [("unreadable_line", 1)]
+        assert report["requests"]["total"] == 2
+
+
+def test_a_count_that_is_none_costs_nothing_else(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """More tokens than there are numbers for, and a batch as large."""
+    write_json(
+        tmp_path / "log.jsonl", batch_size=1e300, concurrency=10**30, input_tokens=10**30, output_tokens="\u00b2"
+    )
+    report = cli("replay", "log.jsonl", "--json", "--otlp", "traces.json").json
+    for told in (report, cli("report", "traces.json", "--json").json):
+        assert told["requests"]["total"] == 2
+        assert told["conditions"]["measured"].keys() <= {"output_tokens"}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Other programs begin a text with one."""
+    write_json(tmp_path / "log.jsonl")
+    (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "log.jsonl").read_bytes())
+    report = cli("replay", "log.jsonl", "--json").json
+    assert (report["requests"]["total"], report["trouble"]) == (2, [])
+
+
+def test_requests_that_no_column_tells_apart_are_counted(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Two arrivals and no id that is known: the columns that are there are named."""
+    lines = [{"rid": request, "event": event, "timestamp": time} for request, event, time in WORKED]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (told,) = [item for item in cli("replay", "log.jsonl", "--json").json["trouble"] if item["kind"] == "no_id"]
+    assert told["count"] == len(WORKED)
+    assert told["places"][0] == (
+        "log.jsonl:2: none of request_id, request, id, inference.request.id or trace_id among its columns (rid)"
+    )
+
+
+def test_an_unknown_event_breaks_the_rule_of_the_table(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Not that of a count."""
+    write_json(tmp_path / "log.jsonl", [("a", "arrive", 0), ("a", "explode", 1), ("a", "cancel", 2)])
+    told = cli("replay", "log.jsonl", "--requests").json_lines[0]["violations"]
+    assert [one["event"] for one in told] == ["explode"]
+    assert told[0]["rule"].startswith("unknown event 'explode'; legal there in shape 'default': admit or ")
+
+
+def test_the_same_log_gives_the_same_traces(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Whenever it is replayed."""
+    write_json(tmp_path / "log.jsonl")
+    ids = []
+    for start in ("2026-01-01", "2026-01-02"):
+        spans = json.loads(cli("replay", "log.jsonl", "--otlp", "-", "--start", start).out)["resourceSpans"][0]
+        ids.append([(span["traceId"], span["spanId"]) for span in spans["scopeSpans"][0]["spans"]])
+    assert ids[0] == ids[1]
+    assert len({trace for trace, _ in ids[0]}) == 2
+
+
+def test_an_event_of_unknown_time_stays_one(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """The span has a place for its violation, and says that it is none."""
+    write_json(tmp_path / "log.jsonl", [("a", "arrive", 0), ("a", "first_token", None), ("a", "cancel", 13)])
+    cli("replay", "log.jsonl", "--otlp", "traces.json", "--start", "2026-01-01")
+    told = cli("check", "traces.json", "--json").json_lines
+    assert [(one["event"], one["offset"], one["at"]) for one in told] == [("first_token", None, None)]
 
 
 def test_counts_choices_and_shapes_are_those_of_the_contract(cli: Callable[..., Ran], tmp_path: Path) -> None:

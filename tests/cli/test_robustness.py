@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from otel_lifecycle._cli.evidence.workload import Settings, gather
 from otel_lifecycle._cli.problems import NotATrace, Unusable
@@ -17,6 +18,7 @@ from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.tally import Tally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, encode, line, simulate, spans_of, write
+from tests.cli.live import serve, server
 from tests.cli.running import Ran
 
 LOAD = Load(requests=300)
@@ -58,6 +60,14 @@ def test_a_file_of_one_cut_line_is_still_a_trace(tmp_path: Path) -> None:
     """It is counted as cut short, and no error."""
     path = run_file(tmp_path / "cut.json", Load(requests=5))
     path.write_bytes(path.read_bytes()[:3000])
+    assert counted(path) == (0, {"truncated": 1})
+
+
+@pytest.mark.parametrize("size", range(995, 1005))
+def test_a_line_cut_behind_a_bracket_is_cut(size: int, tmp_path: Path) -> None:
+    """Wherever the cut falls."""
+    path = run_file(tmp_path / "cut.json", Load(requests=5))
+    path.write_bytes(path.read_bytes()[:size])
     assert counted(path) == (0, {"truncated": 1})
 
 
@@ -146,13 +156,166 @@ def test_a_trace_in_pieces_counts_once(tmp_path: Path) -> None:
         {"startTimeUnixNano": "soon"},
         {"endTimeUnixNano": None},
         {"events": [{"name": "arrive"}]},
-        {"attributes": [{"key": "inference.outcome", "value": {"intValue": "many"}}]},
     ],
 )
 def test_a_broken_span_is_counted(changes: dict[str, Any], tmp_path: Path) -> None:
     """Its neighbours are read."""
     (tmp_path / "broken.json").write_bytes(line([one_span(**changes), one_span(spanId="ab" * 8)]))
     assert counted(tmp_path / "broken.json") == (1, {"broken_span": 1})
+
+
+IMPOSSIBLE = [
+    ("inference.e2e", {"doubleValue": "Infinity"}),
+    ("inference.ttft", {"doubleValue": "NaN"}),
+    ("inference.tpot", {"doubleValue": -0.5}),
+    ("inference.prefill", {"stringValue": "long"}),
+    ("inference.share.queue", {"doubleValue": 5.0}),
+    ("inference.request.batch_size", {"intValue": "-4"}),
+    ("inference.request.batch_size", {"doubleValue": "Infinity"}),
+    ("inference.request.concurrency", {"doubleValue": -1.5}),
+    ("gen_ai.usage.input_tokens", {"intValue": "9" * 40}),
+    ("gen_ai.usage.input_tokens", {"doubleValue": 1e300}),
+    ("gen_ai.usage.cache_read.input_tokens", {"doubleValue": "Infinity"}),
+    ("app.number", {"intValue": "abc"}),
+    ("app.number", {"intValue": "9" * 40}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), IMPOSSIBLE, ids=[f"{key}-{value}" for key, value in IMPOSSIBLE])
+def test_an_attribute_that_cannot_be_costs_nothing_else(
+    key: str, value: dict[str, Any], cli: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """It is counted by name and left out; the request keeps its outcome and its other figures."""
+    span = one_span()
+    kept = [item for item in span["attributes"] if item["key"] != key]
+    (tmp_path / "odd.json").write_bytes(line([one_span(attributes=[*kept, {"key": key, "value": value}])]))
+    report = cli("report", "odd.json", "--json").json
+    told = [(item["kind"], item["count"], item["places"]) for item in report["trouble"]]
+    assert told == [("broken_attribute", 1, [f"odd.json:1: {key}"])]
+    assert report["requests"]["completed"] == 1
+    counts = [report["latency"][name]["count"] for name in ("ttft", "tpot", "e2e")]
+    assert sum(counts) == 3 - (key in {"inference.ttft", "inference.tpot", "inference.e2e"})
+    assert report["conditions"]["measured"].keys().isdisjoint({"batch_size", "concurrency"})
+
+
+@pytest.mark.parametrize("outcome", ["exploded", "", 5])
+def test_an_outcome_that_is_none_is_incomplete(outcome: object, cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """It is in the counts, and the page is drawn; so it is with a stage that has no colour."""
+    spans = [one_span()]
+    attributes = {item["key"]: item["value"] for item in spans[0]["attributes"]}
+    value = {"intValue": str(outcome)} if isinstance(outcome, int) else {"stringValue": outcome}
+    attributes |= {"inference.outcome": value, "inference.bottleneck": {"stringValue": "network"}}
+    odd = one_span(spanId="ab" * 8, attributes=[{"key": key, "value": value} for key, value in attributes.items()])
+    completed = {**attributes, "inference.outcome": {"stringValue": "completed"}}
+    other = one_span(spanId="ac" * 8, attributes=[{"key": key, "value": value} for key, value in completed.items()])
+    (tmp_path / "odd.json").write_bytes(line([*spans, odd, other]))
+    report = cli("report", "odd.json", "--json", "--html", "page.html").json
+    assert (report["requests"]["total"], report["requests"]["completed"], report["requests"]["incomplete"]) == (3, 2, 1)
+    assert [(item["kind"], item["count"]) for item in report["trouble"]] == [("unknown_outcome", 1), ("no_end", 1)]
+
+
+def test_an_outcome_that_a_limit_took_is_told_by_the_events(
+    cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT drops the oldest attributes, the outcome among them."""
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "6")
+    with server() as process:
+        serve(process, (0.2, 0.3, 1.0), (1.1, 1.2, 1.5), ("complete", 1.6), input_tokens=7)
+        serve(process, (0.2,), (), ("cancel", 0.5), start=1.0)
+        (tmp_path / "run.pb").write_bytes(process.proto())
+    report = cli("report", "run.pb", "--json").json
+    counts = {item["kind"]: item["count"] for item in report["trouble"]}
+    assert (report["requests"]["completed"], report["requests"]["cancelled"]) == (1, 1)
+    assert (report["latency"]["ttft"]["max"], report["latency"]["e2e"]["max"]) == (1.0, 1.6)
+    assert counts["outcome_dropped"] == 2
+    assert (cli("check", "run.pb").code, cli("view", "run.pb").code) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"asDouble": "Infinity"},
+        {"count": "4", "sum": 1.0, "explicitBounds": [1.0], "bucketCounts": ["1", "1", "1", "1"]},
+        {"count": "-4", "sum": 1.0},
+        {"count": "4", "sum": "NaN"},
+    ],
+)
+def test_a_metric_point_that_cannot_be_is_counted(odd: dict[str, Any], cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Tokens without end, a histogram with a bucket too many; the points beside it are read."""
+    key = "histogram" if "count" in odd else "sum"
+    name = "inference.inter_token_latency" if key == "histogram" else "inference.tokens"
+    time = {"timeUnixNano": "1770000000000000000"}
+    wasted = [{"key": "inference.token.direction", "value": {"stringValue": "wasted"}}]
+    sound = {"count": "1", "sum": 0.5, "explicitBounds": [1.0], "bucketCounts": ["1", "0"]}
+    points = [{**time, **odd, "attributes": wasted}, {**time, **(sound if key == "histogram" else {"asInt": "3"})}]
+    points[1]["attributes"] = [*wasted, {"key": "other", "value": {"boolValue": True}}]
+    metric = {"name": name, key: {"dataPoints": points}}
+    message = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+    (tmp_path / "run.json").write_bytes(line([one_span()]) + json.dumps(message).encode())
+    report = cli("report", "run.json", "--json").json
+    assert [(item["kind"], item["count"]) for item in report["trouble"]] == [("broken_point", 1)]
+    assert report["latency"]["itl"]["count"] == (1 if key == "histogram" else 0)
+    assert report["output"]["wasted_tokens"] == (0 if key == "histogram" else 3)
+
+
+def test_histograms_of_two_makes_are_not_added_up(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """One with a single bucket and one without any have the same edges: none."""
+    point = {"timeUnixNano": "1770000000000000000", "count": "4", "sum": 1.0}
+    label = {"attributes": [{"key": "other", "value": {"boolValue": True}}]}
+    points = [point, {**point, **label, "bucketCounts": ["4"]}]
+    metric = {"name": "inference.inter_token_latency", "histogram": {"dataPoints": points}}
+    message = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+    (tmp_path / "run.json").write_bytes(line([one_span()]) + json.dumps(message).encode())
+    report = cli("report", "run.json", "--json").json
+    assert (report["latency"]["itl"]["count"], report["trouble"]) == (0, [])
+
+
+def test_no_place_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """The name of what was left out comes from whoever sent it."""
+    odd = {"key": "\x1b[31mred", "value": {"intValue": "abc"}}
+    (tmp_path / "odd.json").write_bytes(line([one_span(attributes=[*one_span()["attributes"], odd])]))
+    ran = cli("check", "odd.json")
+    assert (ran.code, "odd.json:1: �[31mred" in ran.out) == (0, True)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("part", [0.005, 0.5, 0.99])
+def test_an_archive_cut_anywhere_is_cut_short(packed: Callable[[bytes], bytes], part: float, tmp_path: Path) -> None:
+    """Within its first block as within its last."""
+    path = run_file(tmp_path / "run.json", Load(requests=2000))
+    whole = packed(path.read_bytes())
+    path.write_bytes(whole[: int(len(whole) * part)])
+    assert counted(path)[1] == {"truncated": 1}
+
+
+def test_an_archive_cut_at_a_line_is_cut_short(tmp_path: Path) -> None:
+    """All of its lines are whole, and there were more of them."""
+    path = run_file(tmp_path / "run.json")
+    packer = zstandard.ZstdCompressor().compressobj()
+    packed = packer.compress(path.read_bytes()) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    path.write_bytes(packed)
+    assert counted(path) == (300, {"truncated": 1})
+    path.write_bytes((packed + packer.flush()) * 2)
+    assert counted(path) == (300, {"duplicate": 300})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{\n "resourceSpans": []\n}\n{\n "resourceSpans": []\n}\n', "several JSON documents of many lines each"),
+        (
+            b'{\n "name": "chat",\n "context": {\n  "trace_id": "0x1"\n }\n}\n',
+            "the output of Python's ConsoleSpanExporter",
+        ),
+        (b'{"resource_spans": []}\n', "OTLP with snake_case names"),
+    ],
+)
+def test_what_nearly_is_a_trace_is_named(content: bytes, reason: str, cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """With what to do instead."""
+    (tmp_path / "near.json").write_bytes(content)
+    ran = cli("report", "near.json")
+    assert ran.code == 2
+    assert f"it looks like {reason}" in ran.err
 
 
 def test_clocks_that_disagree_are_counted(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from otel_lifecycle._cli.sources.framing import messages
 from otel_lifecycle._cli.sources.reader import Reader, total_bytes
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import Tally
@@ -68,6 +71,30 @@ def test_every_form_gives_the_spans_of_the_sdk(made: Server, form: Form, tmp_pat
     assert told == expected(made)
     assert dict(tally.read) == {"spans": len(made.spans), "messages": 1, "files": 1}
     assert tally.lines() == []
+
+
+@pytest.mark.parametrize("requests", [1, 20, 100, 1000, 3000])
+def test_a_bare_message_of_any_size_is_one(made: Server, requests: int, tmp_path: Path) -> None:
+    """From 16 KiB to 2 MiB its first bytes are a length, too: 0A xx xx xx 0A."""
+    message = TracesData.FromString(made.proto())
+    spans = message.resource_spans[0].scope_spans[0].spans
+    whole = next(span for span in spans if span.name == "chat smollm2")
+    del spans[:]
+    for number in range(requests):
+        spans.add().CopyFrom(whole)
+        spans[-1].span_id = (number + 1).to_bytes(8, "big")
+    path = tmp_path / "bare.pb"
+    path.write_bytes(message.SerializeToString())
+    items, tally = read(path)
+    assert (len(spans_of(items)), tally.lines()) == (requests, [])
+
+
+def test_a_length_that_begins_as_a_message_is_one_where_it_fits() -> None:
+    """A message of 160 MiB, whose length reads as the start of a bare one."""
+    size = 0x0A010A00
+    content = struct.pack(">I", size) + b"{".ljust(size) + struct.pack(">I", 2) + b"{}"
+    told = [(kind, len(message)) for kind, message in messages(io.BufferedReader(io.BytesIO(content)))]
+    assert told == [("json", size), ("json", 2)]
 
 
 def test_a_pipe_is_a_source(made: Server, monkeypatch: pytest.MonkeyPatch) -> None:

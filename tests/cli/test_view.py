@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import io
+import json
+import re
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from otel_lifecycle import request
+from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.text import shorten, text
+from otel_lifecycle._cli.trace.anatomy import anatomy
+from otel_lifecycle._cli.trace.find import find
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, write
 from tests.cli.live import ARRIVED, serve, server
@@ -99,8 +111,6 @@ def test_stages_are_drawn_from_durations_where_their_spans_are_elsewhere(
     cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
     """A sampled trace may have lost its children."""
-    import json
-
     with (tmp_path / "run.json").open("wb") as out:
         write(Load(requests=1, cancelled=0, failed=0), out)
     message = json.loads((tmp_path / "run.json").read_text())
@@ -110,6 +120,96 @@ def test_stages_are_drawn_from_durations_where_their_spans_are_elsewhere(
     assert [bar["name"] for bar in told["waterfall"]] == ["chat smollm2", "queue", "preprocessing", "prefill", "decode"]
     assert told["waterfall"][-1]["end"] == pytest.approx(told["seconds"]["e2e"])
     assert (told["tokens"], told["stalls"]) == ([], [])
+
+
+NAMES = ["[/bold] [red]x", "$\\frac{$", "$1 AND b=$2", "\x1b[31mred\u202e", "two\nlines", "日本語" * 20]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_is_shown_as_it_is(cli: Callable[..., Ran], tmp_path: Path, name: str) -> None:
+    """It is neither markup nor a formula, and does not steer the terminal; on a page of text and drawings."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1, attributes=(("inference.request.id", name), ("gen_ai.request.model", name))), out)
+    message = json.loads((tmp_path / "run.json").read_text())
+    for span in message["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span["name"] = name
+    (tmp_path / "run.json").write_text(json.dumps(message))
+    assert cli("view", "run.json").out.startswith(f"{text(name)}  completed  trace ")
+    assert cli("view", "run.json", "--html", "view.html").code == 0
+    drawn = "".join(re.findall("<svg.*?</svg>", (tmp_path / "view.html").read_text(), re.DOTALL))
+    assert f"{html.escape(shorten(text(name), 34), quote=False)}</text>" in drawn
+    assert cli("report", "run.json", "--html", "report.html").code == 0
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_waterfall_fits_the_terminal(trace: str, tmp_path: Path, width: int) -> None:
+    """A bar a line, whatever the names are made of."""
+    from otel_lifecycle._cli.render.trace import show
+
+    found = anatomy(find(trace, [str(tmp_path / "run.json")], "default", Tally(), None))
+    wide = replace(found, bars=(*found.bars, replace(found.bars[1], name="日本語" * 20, depth=9)))
+    out = io.StringIO()
+    show(Console(file=out, width=width), wide)
+    bars = [line for line in out.getvalue().splitlines() if "█" in line]
+    assert len(bars) == 6
+    assert len({cell_len(line) for line in bars}) == 1
+    assert all(cell_len(line) <= min(width, 101) for line in bars)
+
+
+def test_a_pipe_is_looked_through_twice(
+    trace: str, tmp_path: Path, cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By any name, and without one where it holds one request."""
+    content = (tmp_path / "run.json").read_bytes()
+    with (tmp_path / "one.json").open("wb") as out:
+        write(Load(requests=1), out)
+    one = (tmp_path / "one.json").read_bytes()
+    for arguments, given in (((trace, "-"), content), (("r1", "-"), content), (("-",), one)):
+
+        class Pipe:
+            buffer = io.BytesIO(given)
+
+        monkeypatch.setattr(sys, "stdin", Pipe)
+        told = cli("view", *arguments, "--json").json
+        assert len(told["waterfall"]) == 5
+
+
+def shifted(tmp_path: Path, name: str, start: float, end: float) -> None:
+    """Move a span of a request by some seconds at its start and its end; ``parent``: one put around it."""
+    with (tmp_path / "run.json").open("wb") as out:
+        write(Load(requests=1, cancelled=0, failed=0), out)
+    message = json.loads((tmp_path / "run.json").read_text())
+    spans = message["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    moved = next((span for span in spans if span["name"] == name), None)
+    if moved is None:
+        moved = {**spans[0], "spanId": "ab" * 8, "name": name, "attributes": [], "events": []}
+        spans.append(moved)
+        if name == "gateway":
+            spans[0]["parentSpanId"] = moved["spanId"]
+        else:
+            moved["parentSpanId"] = spans[0]["spanId"]
+    moved["startTimeUnixNano"] = str(int(moved["startTimeUnixNano"]) + round(start * 1e9))
+    moved["endTimeUnixNano"] = str(int(moved["endTimeUnixNano"]) + round(end * 1e9))
+    (tmp_path / "run.json").write_text(json.dumps(message))
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end", "warned"),
+    [
+        ("gateway", -2.0, 2.0, False),
+        ("background", 0.1, 30.0, False),
+        ("background", -2.0, 0.0, True),
+        ("decode", 0.0, 2.0, True),
+        ("queue", -2.0, 0.0, True),
+    ],
+)
+def test_clocks_that_disagree_are_told_from_spans_that_are_wide(
+    cli: Callable[..., Ran], tmp_path: Path, name: str, start: float, end: float, warned: bool
+) -> None:
+    """A gateway is wider than the request, and a task may go on after it; nothing begins before what began it."""
+    shifted(tmp_path, name, start, end)
+    assert cli("view", "run.json", "--html", "page.html").code == 0
+    assert ("the clocks of two hosts disagree" in (tmp_path / "page.html").read_text()) == warned
 
 
 @pytest.mark.parametrize(

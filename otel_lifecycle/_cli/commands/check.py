@@ -11,9 +11,9 @@ import click
 
 from otel_lifecycle._cli.breaches import COLUMNS, Finding, findings
 from otel_lifecycle._cli.commands import options
-from otel_lifecycle._cli.commands.progress import reading
+from otel_lifecycle._cli.commands.progress import Bar, reading
 from otel_lifecycle._cli.evidence.workload import note_troubles
-from otel_lifecycle._cli.problems import FOUND, OK
+from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render.machine import to_json_line
 from otel_lifecycle._cli.render.tables import trouble
 from otel_lifecycle._cli.render.terminal import console, show_tables
@@ -26,7 +26,9 @@ from otel_lifecycle._cli.text import plural, seconds, text
 
 @click.command(
     help="Every illegal transition: which request, which trace, where, and the rule it broke.\n\n"
-    "Exit code 1 if there is any.\n\n" + options.SOURCES
+    "Exit code 1 if there is any, 2 if there is no request to check.\n\n"
+    + options.SOURCES
+    + options.examples("otel-lifecycle check traces.json", "otel-lifecycle check --csv traces/ > violations.csv")
 )
 @options.sources_argument
 @options.shape_option
@@ -36,14 +38,20 @@ from otel_lifecycle._cli.text import plural, seconds, text
 def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) -> int:
     """Check every request."""
     tally, counts = Tally(), Counter[str]()
-    with reading(sources, "checking") as advance:
-        found = _checked(Reader(sources, tally, progress=advance), shape, tally, counts)
-        _print(found, form, limit)
-    if form is None:
-        _conclude(tally, counts)
-    if counts["violations"]:
-        return FOUND
-    return OK
+    try:
+        with reading(sources, "checking") as bar:
+            found = _checked(Reader(sources, tally, progress=bar), shape, tally, counts)
+            _print(found, form, limit, bar)
+        if form is None:
+            _conclude(tally, counts)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # Whoever read the output has had enough; rich makes an exit with 1 of it, which is right of a violation only.
+        if not counts["violations"]:
+            raise
+    if not counts["requests"]:
+        raise Unusable(f"nothing to check: no request in {', '.join(sources)}")
+    return FOUND if counts["violations"] else OK
 
 
 def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> Iterator[Finding]:
@@ -60,7 +68,7 @@ def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> 
         yield from told
 
 
-def _print(found: Iterator[Finding], form: str | None, limit: int) -> None:
+def _print(found: Iterator[Finding], form: str | None, limit: int, bar: Bar | None) -> None:
     """Print the findings as they come: there may be more of them than fit into memory."""
     out, writer = console(), csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     if form == "csv":
@@ -68,6 +76,8 @@ def _print(found: Iterator[Finding], form: str | None, limit: int) -> None:
     for number, finding in enumerate(found, 1):
         if limit and number > limit:
             continue
+        if number == 1 and bar is not None:
+            bar.clear()
         if form == "json":
             click.echo(to_json_line(finding.plain()))
         elif form == "csv":
@@ -82,9 +92,9 @@ def _line(finding: Finding) -> str:
         where += f", {seconds(finding.offset)} after arrival" if finding.offset >= 0 else ", before arrival"
     count = f" ({finding.count} of them)" if finding.count > 1 else ""
     return (
-        f"{finding.kind}{count}: {where}\n"
+        f"{text(finding.kind)}{count}: {where}\n"
         f"    request {text(finding.request)}  trace {finding.trace_id}  span {finding.span_id}\n"
-        f"    rule: {finding.rule}"
+        f"    rule: {text(finding.rule)}"
     )
 
 
@@ -92,7 +102,8 @@ def _conclude(tally: Tally, counts: Counter[str]) -> None:
     out = console()
     requests = plural(counts["requests"], "request")
     told = f"{plural(counts['violations'], 'violation')} in {counts['illegal']:,} of {requests}"
-    out.print(f"[bold]{told if counts['violations'] else f'all legal: {requests}'}[/bold]")
+    if counts["requests"]:
+        out.print(f"[bold]{told if counts['violations'] else f'all legal: {requests}'}[/bold]")
     if counts["truncated"]:
         out.print(f"{plural(counts['truncated'], 'request')} cannot be judged: limits dropped events of theirs")
     report = {

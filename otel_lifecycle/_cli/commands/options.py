@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
 import click
 
+from otel_lifecycle._cli.evidence.timeline import EARLIEST
+from otel_lifecycle._cli.evidence.workload import OPEN
 from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
@@ -20,6 +23,27 @@ SOURCES: Final = (
     "SOURCE is a file, folder or pattern of OTLP traces (JSON or protobuf, plain, gzip or zstd, as the Collector's "
     "file exporter writes them), '-' for a pipe, or a Jaeger: http://host:16686?service=NAME&lookback=SECONDS."
 )
+OPEN_START, OPEN_END = OPEN
+OBJECTIVES: Final = tuple(item.name for item in fields(Slo))
+SLO_FORM: Final = "it is written ttft=0.5,tpot=0.05,e2e=30"
+LATEST: Final = OPEN_END * 1e-9
+"""Epoch seconds beyond which nanoseconds do not fit: the year 2262."""
+
+
+def examples(*lines: str) -> str:
+    """Return examples as the end of a help text, each on a line of its own."""
+    return "\n\n\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def limit_option(command: Command) -> Command:
+    """Choose how many abnormal requests are shown one by one."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        default=10,
+        show_default=True,
+        help="Abnormal requests shown one by one.",
+    )(command)
 
 
 def sources_argument(command: Command) -> Command:
@@ -69,22 +93,31 @@ def slo_of(text: str | None) -> Slo | None:
     if text is None:
         return None
     try:
-        pairs = dict(item.split("=", 1) for item in text.split(","))
-        return Slo(**{name.strip(): float(value) for name, value in pairs.items()})
-    except (TypeError, ValueError) as error:
-        reason = error if isinstance(error, ConfigurationError) else "it is written ttft=0.5,tpot=0.05,e2e=30"
-        raise Unusable(f"--slo {text}: {reason}") from error
+        pairs = {name.strip(): value for name, value in (item.split("=", 1) for item in text.split(","))}
+        unknown = [name for name in pairs if name not in OBJECTIVES]
+        if unknown:
+            raise Unusable(f"--slo {text}: there is no objective {unknown[0]!r}; {SLO_FORM}")
+        return Slo(**{name: float(value) for name, value in pairs.items()})
+    except ValueError as error:
+        raise Unusable(f"--slo {text}: {error if isinstance(error, ConfigurationError) else SLO_FORM}") from error
 
 
 def window_of(since: str | None, until: str | None) -> tuple[int, int] | None:
     """Return the window in epoch nanoseconds; an end left out is open."""
     if since is None and until is None:
         return None
-    start = 0 if since is None else time_of(since)
-    end = 2**63 - 1 if until is None else time_of(until)
+    start = OPEN_START if since is None else _of_option("--from", since)
+    end = OPEN_END if until is None else _of_option("--to", until)
     if end <= start:
         raise Unusable(f"the window ends ({until}) before it starts ({since})")
     return start, end
+
+
+def _of_option(option: str, text: str) -> int:
+    try:
+        return time_of(text)
+    except Unusable as error:
+        raise Unusable(f"{option}: {error}") from error
 
 
 def time_of(text: str) -> int:
@@ -99,4 +132,14 @@ def time_of(text: str) -> int:
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     if not math.isfinite(seconds):
         raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds")
+    if not 0 <= seconds < LATEST:
+        raise Unusable(f"{text!r} lies outside the years 1970 to 2262{_finer(seconds)}")
     return round(seconds * 1e9)
+
+
+def _finer(seconds: float) -> str:
+    """Say of a time that makes sense in a finer unit which one that is."""
+    for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
+        if EARLIEST < seconds / factor < LATEST:
+            return f": epoch seconds are meant, and this looks like {unit}"
+    return ""

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.reader import total_bytes
 
-Advance = Callable[[int], None]
+
+class Bar:
+    """A bar that is shown; called with the number of bytes as they are read."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def __call__(self, size: int) -> None:
+        """Move on."""
+        self._progress.update(self._task, advance=size)
+
+    def clear(self) -> None:
+        """Take the bar away, before something is printed on the terminal where it stands."""
+        if sys.stdout.isatty():
+            self._progress.stop()
 
 
 @contextmanager
-def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Advance | None]:
+def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Bar | None]:
     """Show how far the sources are read; give None, and show nothing, where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -23,7 +46,7 @@ def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Advance |
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total_bytes(sources))
-        yield lambda size: progress.update(task, advance=size)
+        yield Bar(progress, task)
 
 
 @contextmanager

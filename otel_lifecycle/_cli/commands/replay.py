@@ -15,9 +15,9 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import show, write_page
 from otel_lifecycle._cli.diagnosis import diagnose
-from otel_lifecycle._cli.events.log import read_logs
+from otel_lifecycle._cli.events.log import NANOSECONDS, read_logs
 from otel_lifecycle._cli.events.otlp import write_otlp
-from otel_lifecycle._cli.events.replayed import NANOSECONDS, Replayed, replayed
+from otel_lifecycle._cli.events.replayed import Replayed, replayed
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.workload import Settings, Workload
@@ -32,7 +32,10 @@ EVENTS = (
 )
 
 
-@click.command(help=f"Raw event logs through the state machine, into reports, metrics and OTLP.\n\n{EVENTS}")
+@click.command(
+    help=f"Raw event logs through the state machine, into reports, metrics and OTLP.\n\n{EVENTS}"
+    + options.examples("otel-lifecycle replay events.jsonl", "otel-lifecycle replay --unit ms --html page.html run.csv")
+)
 @click.argument("events", metavar="EVENTS...", nargs=-1, required=True)
 @click.option(
     "--requests", "lines", is_flag=True, help="Print report, metrics and outcome of each request, a JSON line."
@@ -45,7 +48,7 @@ EVENTS = (
 @options.shape_option
 @options.slo_option
 @options.output_options
-@click.option("--limit", default=10, show_default=True, help="Abnormal requests shown one by one.")
+@options.limit_option
 def replay(
     events: tuple[str, ...],
     lines: bool,
@@ -66,8 +69,10 @@ def replay(
     settings = Settings(slo=options.slo_of(slo), shape=shape)
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
     with ExitStack() as stack:
-        advance = stack.enter_context(reading(events, "replaying"))
-        logs = read_logs(events, tally, advance)
+        bar = stack.enter_context(reading(events, "replaying"))
+        if bar is not None and (lines or otlp == "-"):
+            bar.clear()
+        logs = read_logs(events, tally, bar, unit)
         found: Iterator[Replayed] = (replayed(log, shape, unit, offset) for log in logs)
         if otlp is not None:
             out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))

@@ -19,10 +19,16 @@ from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.tally import Tally
-from otel_lifecycle._cli.text import plural, share
+from otel_lifecycle._cli.text import number, plural, share
+
+EXAMPLES = options.examples(
+    "otel-lifecycle report traces.json",
+    "otel-lifecycle report traces/ --slo ttft=0.5,e2e=30 --html report.html",
+    "otel-lifecycle report 'http://localhost:16686?service=tiny-llm&lookback=600'",
+)
 
 
-@click.command(help=f"The whole evidence of a workload, and where to look next.\n\n{options.SOURCES}")
+@click.command(help=f"The whole evidence of a workload, and where to look next.\n\n{options.SOURCES}{EXAMPLES}")
 @options.sources_argument
 @options.output_options
 @options.window_options
@@ -30,7 +36,7 @@ from otel_lifecycle._cli.text import plural, share
 @options.shape_option
 @click.option("--group-by", metavar="KEY", help="The same by an attribute: model, backend, outcome, any key.")
 @click.option("--long-context", default=CLASS_LENGTH, show_default=True, help="Input tokens that make a context long.")
-@click.option("--limit", default=10, show_default=True, help="Abnormal requests shown one by one.")
+@options.limit_option
 def report(
     sources: tuple[str, ...],
     form: str | None,
@@ -78,11 +84,23 @@ def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int,
         write_csv(whole, sys.stdout)
     elif not quiet:
         out = console()
-        requests, success = document["requests"]["total"], share(document["output"]["success_rate"])
-        title = f"{plural(requests, 'request')}, {success} completed, from {', '.join(document['sources'])}"
-        out.print(title, style="bold", markup=False)
+        out.print(f"{title_of(document)}, from {', '.join(document['sources'])}", style="bold", markup=False)
+        for warning in document["warnings"]:
+            out.print(warning, style="yellow", markup=False)
         show_tables(out, report_tables(document, limit))
         show_diagnosis(out, diagnosis)
+
+
+def title_of(document: Document) -> str:
+    """Return how many requests there were and what part completed, of those that ended."""
+    requests, success = document["requests"], share(document["output"]["success_rate"])
+    total, endless = plural(requests["total"], "request"), requests["incomplete"]
+    if not endless:
+        return f"{total}, {success} completed"
+    ended = f"{number(requests['terminated'])} ended"
+    if requests["terminated"]:
+        ended += f", {success} of those completed"
+    return f"{total}, {ended}; {number(endless)} never ended"
 
 
 def write_page(path: str, page: str) -> None:

@@ -13,6 +13,7 @@ from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.render.machine import to_json
 from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.jaeger import is_url
+from otel_lifecycle._cli.sources.reader import kept_pipe
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._cli.trace.anatomy import anatomy
 from otel_lifecycle._cli.trace.find import Found, find, only_request
@@ -47,6 +48,7 @@ def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
     if not sources:
         if not (Path(trace).exists() or is_url(trace) or trace == "-"):
             raise Unusable(f"{trace} is no file; to look for a trace of that name, say where: view {trace} SOURCE")
-        return only_request((trace,), shape, tally)
-    with reading(sources, "looking") as advance:
-        return find(trace, sources, shape, tally, advance)
+        with kept_pipe((trace,)) as pipe:
+            return only_request((trace,), shape, tally, pipe)
+    with kept_pipe(sources) as pipe, reading(sources, "looking") as advance:
+        return find(trace, sources, shape, tally, advance, pipe)

@@ -81,6 +81,7 @@ def _violation(one: Replayed, number: int) -> dict[str, Any]:
         semconv.VIOLATION_KIND: breach.kind,
         semconv.VIOLATION_STATE: breach.state,
         semconv.VIOLATION_EVENT: breach.event,
+        semconv.TIME_KNOWN: False if breach.offset is None else None,
     }
     return {"timeUnixNano": str(at), "name": semconv.VIOLATION_SPAN_EVENT, "attributes": _attributes(told)}
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.events.log import Log
+from otel_lifecycle._cli.events.log import NANOSECONDS, Log
 from otel_lifecycle._cli.evidence.timeline import EARLIEST
 from otel_lifecycle._cli.evidence.workload import SHORT
 from otel_lifecycle._cli.requests.foreign import Judged, Replay
 from otel_lifecycle._cli.requests.from_span import request_as_judged
 from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.sources.believed import MOST
 from otel_lifecycle._cli.sources.spans import Span, SpanEvent
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.metrics import compute_request_metrics
@@ -21,9 +24,6 @@ from otel_lifecycle._core.outcome import classify_request_outcome
 from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle.errors import InvalidValue
-
-NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Unit of the log's times -> nanoseconds."""
 
 _USAGE: Final = {
     "input_tokens": semconv.GEN_AI_USAGE_INPUT_TOKENS,
@@ -67,7 +67,7 @@ def replayed(log: Log, shape: str, unit: str, offset_ns: int) -> Replayed:
     span = _span(log, unit, offset_ns)
     finished = _finished(log, in_ns, replay)
     judged = Judged(
-        attributes=end_attributes(finished, assess(finished)),
+        attributes={**end_attributes(finished, assess(finished)), **_offsets(in_ns)},
         breaches=tuple(replay.breaches),
         gaps=tuple(gap * 1e-9 for gap in in_ns["itl"]),
         wasted=replay.wasted,
@@ -80,6 +80,15 @@ def replayed(log: Log, shape: str, unit: str, offset_ns: int) -> Replayed:
         span=span,
         request=request_as_judged(span, judged),
     )
+
+
+def _offsets(report: Report) -> dict[str, str]:
+    """Return the attribute that tells every token's time, in the form the processor gives it, where all are known."""
+    times = report["token_times"]
+    if not times or any(time is None for time in times) or (times[-1] - times[0]) // 1000 >= 2**32:
+        return {}
+    packed = struct.pack(f"<{len(times)}I", *((time - times[0]) // 1000 for time in times))
+    return {semconv.TOKEN_OFFSETS: b64encode(packed).decode("ascii")}
 
 
 def _report(log: Log, shape: str, convert: Callable[[Any], Any]) -> tuple[Report, Replay]:
@@ -97,7 +106,7 @@ def _usage(log: Log) -> dict[str, int]:
     found = {}
     for name, key in _USAGE.items():
         given = log.attributes.get(key, log.attributes.get(name))
-        if given is not None and str(given).isdigit():
+        if given is not None and str(given).isdecimal() and int(given) <= MOST:
             found[name] = int(given)
     return found
 
@@ -134,7 +143,8 @@ def _span(log: Log, unit: str, offset_ns: int) -> Span:
         if event["timestamp"] is not None
     ]
     times = [event.time_ns for event in events] or [offset_ns]
-    identity = hashlib.sha256(f"{log.request}/{times[0]}".encode()).hexdigest()
+    # Of what was logged alone, so that the same log gives the same trace whenever it is replayed.
+    identity = hashlib.sha256(repr((log.request, log.events)).encode("utf-8", "replace")).hexdigest()
     named = {} if log.request is None else {semconv.REQUEST_ID: log.request}
     return Span(
         trace_id=identity[:32],
@@ -153,4 +163,4 @@ def _epoch_ns(time: Any, unit: str, offset_ns: int) -> int:
     scale = NANOSECONDS[unit]
     # An integer stays one: epoch nanoseconds do not fit a float.
     found = time * scale if isinstance(time, int) else round(time * scale)
-    return found if found > EARLIEST * 10**9 else found + offset_ns
+    return found if found > EARLIEST * 10**9 else max(found + offset_ns, 0)

@@ -9,22 +9,28 @@ from typing import Any, Final
 from otel_lifecycle._cli.evidence.classes import arrival_pattern, class_name
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, summary
-from otel_lifecycle._cli.evidence.workload import Workload
+from otel_lifecycle._cli.evidence.workload import OPEN, SHORT, UNTOLD, Workload
 from otel_lifecycle._cli.requests.model import STAGES, Request
 from otel_lifecycle.semconv import OUTCOMES
 
 Document = dict[str, Any]
 
 LATENCIES: Final = ("ttft", "tpot", "e2e")
+"""Each over all requests that have it; beside them there is ``e2e_completed``, over the completed ones alone."""
+SAMPLED: Final = (
+    "a Jaeger holds the traces that were sampled: with head or tail sampling before it, rates, throughput and the mix"
+    " of outcomes are those of the sample and not of the service; the service's own are in its metrics"
+)
 WITHIN: Final = ("itl_p50", "itl_p95", "itl_p99", "itl_max")
 LENGTHS: Final = ("input_tokens", "output_tokens", "cached_tokens", "batch_size", "concurrency")
 
 
 def report_of(workload: Workload, sources: Iterable[str]) -> Document:
     """Return the report.  Times in seconds, rates between 0 and 1, throughput per second; None is: nothing to say."""
-    main = workload.main
+    main, sources = workload.main, list(sources)
     return {
-        "sources": list(sources),
+        "sources": sources,
+        "warnings": _warnings(workload, sources),
         "read": dict(workload.tally.read),
         "trouble": [
             {"kind": kind, "count": number, "meaning": meaning, "places": places}
@@ -58,13 +64,25 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in attributes.items()}
 
 
+def _warnings(workload: Workload, sources: Iterable[str]) -> list[str]:
+    """Return what must be known before any figure is believed."""
+    told = []
+    if any(source.startswith(("http://", "https://")) for source in sources):
+        told.append(SAMPLED)
+    key = workload.settings.group_by
+    if key is not None and set(workload.groups) == {UNTOLD}:
+        names = "" if key in SHORT else f"; it is an attribute's name or one of {', '.join(SHORT)}"
+        told.append(f"no request bears {SHORT.get(key, key)!r}, so there is nothing to group by{names}")
+    return told
+
+
 def span_of_time(workload: Workload) -> tuple[float, float] | None:
-    """Return the window in epoch seconds: as chosen, or from the first arrival to the last end."""
-    chosen = workload.settings.window
-    if chosen is not None:
-        return chosen[0] * 1e-9, chosen[1] * 1e-9
+    """Return the window in epoch seconds; an open end is the first arrival or the last end of the requests kept."""
+    start, end = workload.settings.window or OPEN
     main = workload.main
-    return None if main.first_arrival is None or main.last_end is None else (main.first_arrival, main.last_end)
+    first = main.first_arrival if start == OPEN[0] else start * 1e-9
+    last = main.last_end if end == OPEN[1] else end * 1e-9
+    return None if first is None or last is None else (first, last)
 
 
 def instant(seconds: float) -> str:
@@ -142,7 +160,12 @@ def _latency(workload: Workload) -> Document:
         how = "every gap, from the histogram metric; quantiles within a bucket" if from_metric else "no gaps recorded"
     within = {name: main.distribution(name) for name in WITHIN}
     error = RELATIVE_ERROR if main.gaps.n else None
-    return {**told, "itl": {**gaps, "of": how, "relative_error": error}, "itl_within_requests": within}
+    return {
+        **told,
+        "e2e_completed": main.completed_e2e(),
+        "itl": {**gaps, "of": how, "relative_error": error},
+        "itl_within_requests": within,
+    }
 
 
 def _output(workload: Workload) -> Document:
@@ -150,6 +173,7 @@ def _output(workload: Workload) -> Document:
     seconds = None if span is None else span[1] - span[0]
     tokens = main.sketch("output_tokens")
     wasted = workload.resources.wasted_tokens()
+    mean_in_flight, peak_in_flight = _in_flight(workload)
     return {
         "terminated": main.terminated,
         "success_rate": main.rate(main.outcomes["completed"]),
@@ -165,8 +189,8 @@ def _output(workload: Workload) -> Document:
         "slo_judged": main.slo_judged,
         "goodput": main.slo_met / main.slo_judged if main.slo_judged else None,
         "goodput_throughput": main.slo_met / seconds if seconds and main.slo_judged else None,
-        "in_flight_mean": _mean_in_flight(main),
-        "in_flight_peak": _peak_in_flight(main),
+        "in_flight_mean": mean_in_flight,
+        "in_flight_peak": peak_in_flight,
         "illegal": main.notes["illegal"],
         "breaches": dict(main.breaches.most_common()),
         "wasted_tokens": main.notes["wasted_tokens"] if wasted is None else wasted,
@@ -175,15 +199,13 @@ def _output(workload: Workload) -> Document:
     }
 
 
-def _mean_in_flight(main: Evidence) -> float | None:
-    level = main.timeline.in_flight()
-    return float(level.mean()) if len(level) else None
-
-
-def _peak_in_flight(main: Evidence) -> float | None:
-    """Return the peak of the mean level per bin of the timeline: a shorter spike is averaged out."""
-    level = main.timeline.in_flight()
-    return float(level.max()) if len(level) else None
+def _in_flight(workload: Workload) -> tuple[float | None, float | None]:
+    """Return the mean and the peak of the number in flight within the window."""
+    span, chosen = span_of_time(workload), workload.settings.window or OPEN
+    if span is None or span[1] <= span[0]:
+        return None, None
+    spent, peak = workload.main.timeline.in_flight_from(None if chosen[0] == OPEN[0] else span[0])
+    return (None if peak is None else spent / (span[1] - span[0])), peak
 
 
 def _conditions(main: Evidence) -> Document:
@@ -212,6 +234,7 @@ def part(name: str, evidence: Evidence) -> Document:
         **_requests(evidence),
         "success_rate": evidence.rate(evidence.outcomes["completed"]),
         **{metric: evidence.distribution(metric) for metric in LATENCIES},
+        "e2e_completed": evidence.completed_e2e(),
         "input_tokens": evidence.distribution("input_tokens"),
         "output_tokens": evidence.distribution("output_tokens"),
         "bottlenecks": dict(evidence.bottlenecks.most_common()),

@@ -6,12 +6,14 @@ from collections import Counter
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_lifecycle._cli.evidence.conditions import Conditions
-from otel_lifecycle._cli.evidence.rows import INDEX, SKETCHED, Row, Sample, row_of
+from otel_lifecycle._cli.evidence.rows import INDEX, REJECTIONS, SKETCHED, TERMINATED, Row, Sample, row_of
 from otel_lifecycle._cli.evidence.sketch import Floats, Sketch, summary
 from otel_lifecycle._cli.evidence.timeline import EARLIEST, Timeline
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.sources.tally import MAX_NOTES
 from otel_lifecycle._core.slo import WHOLE, Slo
 
 BATCH: Final = 4096
@@ -21,9 +23,9 @@ SAMPLE: Final = 50_000
 GROUP_SAMPLE: Final = 5_000
 """The same for one group among many."""
 
-TERMINATED: Final = ("completed", "cancelled", "timed_out", "failed")
-REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
 """Reasons of a failure that mean the server refused to take the request up."""
+YEAR: Final = 366 * 86_400.0
+"""Seconds from the middle of a run, and from all that is known of it, beyond which a time is a wrong clock."""
 
 
 class Evidence:
@@ -44,6 +46,8 @@ class Evidence:
         self.slo_met = 0
         self.first_arrival: float | None = None
         self.last_end: float | None = None
+        self.wrong_clocks = 0
+        self.wrong_times: list[tuple[float, float]] = []
         self.conditions = Conditions()
         self.timeline = Timeline()
         self.sample = Sample(capacity)
@@ -52,7 +56,9 @@ class Evidence:
         self._part = part
         self._sketches = {name: Sketch() for name in SKETCHED}
         self._stages = {stage: Sketch() for stage in STAGES}
+        self._completed_e2e = Sketch()
         self._pending: list[Row] = []
+        self._pending_passing: list[tuple[float, float]] = []
         self._pending_gaps: list[float] = []
 
     def add(self, request: Request, row: Row | None = None) -> None:
@@ -74,6 +80,12 @@ class Evidence:
             self._pending_gaps.extend(request.gaps)
             self.notes["requests_with_gaps"] += 1
         if len(self._pending) >= BATCH:
+            self.flush()
+
+    def add_passing(self, start: float, end: float) -> None:
+        """Count a request as in flight from one time to another, and as nothing else: it ended after the window."""
+        self._pending_passing.append((start, end))
+        if len(self._pending_passing) >= BATCH:
             self.flush()
 
     def _judge(self, request: Request) -> None:
@@ -108,23 +120,57 @@ class Evidence:
             self._pending.clear()
             for name, sketch in self._sketches.items():
                 sketch.add(batch[:, INDEX[name]])
-            self._extend(batch)
+            completed = batch[:, INDEX["completed"]] == 1
+            self._completed_e2e.add(batch[completed, INDEX["e2e"]])
+            told = self._extend(batch)
             whole = batch[batch[:, INDEX["whole_breakdown"]] == 1]
             for stage, sketch in self._stages.items():
                 sketch.add(whole[:, INDEX[STAGE_METRIC[stage]]])
-            self.timeline.add(batch)
+            self.timeline.add(told)
             self.sample.add(batch)
+        if self._pending_passing:
+            passing: Floats = np.array(self._pending_passing)
+            self._pending_passing.clear()
+            self.timeline.add_passing(passing[:, 0], passing[:, 1])
         if self._pending_gaps:
             self.gaps.add(np.array(self._pending_gaps))
             self._pending_gaps.clear()
 
-    def _extend(self, batch: Floats) -> None:
-        """Take the batch's believable times into the span from the first arrival to the last end."""
-        told = batch[batch[:, INDEX["start"]] > EARLIEST]
+    def _extend(self, batch: Floats) -> Floats:
+        """Take the batch's believable times into the span from the first arrival to the last end; return their rows.
+
+        The other rows of the batch are moved into that span: one wrong clock would else make all others arrive at once.
+        """
+        starts, ends = batch[:, INDEX["start"]], batch[:, INDEX["end"]]
+        believed = starts > EARLIEST
+        if believed.any():
+            low, high = self._reach(starts[believed], ends[believed])
+            believed &= (starts >= low) & (ends <= high)
+        told = batch[believed]
         if len(told):
             first, last = float(told[:, INDEX["start"]].min()), float(told[:, INDEX["end"]].max())
             self.first_arrival = first if self.first_arrival is None else min(first, self.first_arrival)
             self.last_end = last if self.last_end is None else max(last, self.last_end)
+        self._set_right(batch, ~believed)
+        return told
+
+    def _set_right(self, batch: Floats, wrong: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(wrong)
+        if not len(rows):
+            return
+        cells = np.ix_(rows, np.array([INDEX["start"], INDEX["end"]]))
+        self.wrong_clocks += len(rows)
+        self.wrong_times += [(start, end) for start, end in batch[cells].tolist()][: MAX_NOTES - len(self.wrong_times)]
+        if self.first_arrival is not None:
+            batch[cells] = np.clip(batch[cells], self.first_arrival, self.last_end)
+
+    def _reach(self, starts: Floats, ends: Floats) -> tuple[float, float]:
+        """Return how early a start and how late an end may be: a year beyond the middle and beyond what is known."""
+        # The lower of two middles, so that of two requests the one whose end lies in the far future is the wrong one.
+        middle = float(np.quantile(np.concatenate([ends, self.sample.column("end")]), 0.5, method="lower"))
+        first = min(middle, middle if self.first_arrival is None else self.first_arrival)
+        last = max(middle, middle if self.last_end is None else self.last_end)
+        return first - YEAR, last + YEAR
 
     @property
     def total(self) -> int:
@@ -150,9 +196,15 @@ class Evidence:
         whole = self.sample.rows()[self.sample.column("whole_breakdown") == 1]
         return summary(self._stages[stage], whole[:, INDEX[STAGE_METRIC[stage]]] if self.exact else None)
 
+    def completed_e2e(self) -> dict[str, Any]:
+        """Return the same of E2E over the completed requests only: a quick failure is no quick answer."""
+        rows = self.sample.rows()
+        done = rows[rows[:, INDEX["completed"]] == 1]
+        return summary(self._completed_e2e, done[:, INDEX["e2e"]] if self.exact else None)
+
     def sketch(self, name: str) -> Sketch:
-        """Return the sketch of a column."""
-        return self._sketches[name]
+        """Return the sketch of a column, or of ``e2e_completed``."""
+        return self._completed_e2e if name == "e2e_completed" else self._sketches[name]
 
     def rate(self, number: int) -> float | None:
         """Return a number of requests over all that ended; None of none."""

@@ -104,7 +104,7 @@ class Resources:
     def inter_token_latency(self) -> dict[str, Any] | None:
         """Return count, mean and interpolated quantiles of every gap, from its histogram."""
         points = [point for point in self._points(semconv.INTER_TOKEN_LATENCY.name) if point.count]
-        if not points or len({point.edges for point in points}) != 1:
+        if not points or len({(point.edges, len(point.buckets)) for point in points}) != 1:
             return None
         buckets = [sum(column) for column in zip(*(point.buckets for point in points), strict=True)]
         edges = points[0].edges

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.requests.model import DURATIONS, Request
+from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, Request
 
 COLUMNS: Final = (
     "start",
@@ -43,8 +43,6 @@ REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
 Row = tuple[float, ...]
 
 _NAN: Final = float("nan")
-LARGEST: Final = 2.0**63
-"""What is larger is no number of tokens or requests."""
 _CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 _BATCH: Final = "inference.request.batch_size"
 _CONCURRENCY: Final = "inference.request.concurrency"

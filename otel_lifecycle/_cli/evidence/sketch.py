@@ -40,8 +40,8 @@ class Sketch:
         self.maximum = -math.inf
 
     def add(self, values: Floats) -> None:
-        """Add samples; NaN is no sample."""
-        known = values[~np.isnan(values)]
+        """Add samples; NaN and infinity are none."""
+        known = values[np.isfinite(values)]
         if not known.size:
             return
         self.n += known.size
@@ -50,7 +50,7 @@ class Sketch:
         self.maximum = max(self.maximum, float(known.max()))
         positive = known[known >= SMALLEST]
         self.zeros += known.size - positive.size
-        index = np.floor(np.log(positive / SMALLEST) / _LOG).astype(np.int64)
+        index = np.floor(np.log(np.minimum(positive, LARGEST) / SMALLEST) / _LOG).astype(np.int64)
         self.counts += np.bincount(np.minimum(index, BINS - 1), minlength=BINS)
 
     @property

@@ -65,6 +65,15 @@ class Timeline:
         self._sum(at_end, "tokens", np.nan_to_num(rows[:, INDEX["output_tokens"]]))
         self._stages(rows, self._bins(starts))
 
+    def add_passing(self, starts: Floats, ends: Floats) -> None:
+        """Add what is in flight between these times, of requests that are counted in nothing else."""
+        believed = starts > EARLIEST
+        starts, ends = starts[believed], ends[believed]
+        if len(starts):
+            self._cover(float(starts.min()), float(ends.max()))
+            self._count(starts, ("arrivals", "arrival_offset"))
+            self._count(ends, ("ends", "end_offset"))
+
     def _stages(self, rows: Floats, bins: NDArray[np.int64]) -> None:
         whole = rows[:, INDEX["whole_breakdown"]]
         self._sum(bins, "broken_down", whole)
@@ -117,6 +126,17 @@ class Timeline:
         arrived = arrivals * self.width - self.field("arrival_offset")
         left = ends * self.width - self.field("end_offset")
         return np.maximum(before + (arrived - left) / self.width, 0.0)
+
+    def in_flight_from(self, start: float | None) -> tuple[float, float | None]:
+        """Return the seconds that all requests together were in flight after a time, and the peak after it.
+
+        The peak is that of the mean level per bin: a shorter spike is averaged out.  It is None where there is no bin.
+        """
+        level = self.in_flight()
+        begins = (self._first + np.arange(len(level))) * self.width
+        part = np.ones(len(level)) if start is None else np.clip((begins + self.width - start) / self.width, 0.0, 1.0)
+        inside = level[part > 0]
+        return float((level * part).sum() * self.width), float(inside.max()) if len(inside) else None
 
     def in_flight_at(self, times: Floats) -> Floats:
         """Return the mean number in flight in the bins of some times; NaN outside the grid."""

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH, length_class
-from otel_lifecycle._cli.evidence.evidence import GROUP_SAMPLE, SAMPLE, Evidence
+from otel_lifecycle._cli.evidence.evidence import GROUP_SAMPLE, SAMPLE, YEAR, Evidence
 from otel_lifecycle._cli.evidence.resources import Resources
 from otel_lifecycle._cli.evidence.rows import row_of
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
@@ -26,6 +28,11 @@ MAX_ABNORMAL: Final = 1000
 MAX_ALIKE: Final = 50
 """Abnormal requests kept one by one for each outcome, stage and reason; their numbers stay exact."""
 SLOWEST: Final = 10
+
+OPEN: Final = (-1, 2**63 - 1)
+"""The two ends of a window that are open, in epoch nanoseconds: nothing lies beyond them."""
+UNTOLD: Final = "(none)"
+"""The group of the requests that do not bear the attribute."""
 
 SHORT: Final = {
     "model": semconv.GEN_AI_REQUEST_MODEL,
@@ -51,7 +58,8 @@ SHORT: Final = {
 class Settings:
     """How a workload is gathered.
 
-    ``window``: only requests whose end lies in it, in epoch nanoseconds (after start, up to and with end).
+    ``window``: only requests whose end lies in it, in epoch nanoseconds (after start, up to and with end); an end of it
+    that is one of :data:`OPEN` is the first arrival or the last end of the requests kept.
     """
 
     group_by: str | None = None
@@ -89,6 +97,7 @@ class Workload:
         window = self.settings.window
         if window is not None and not window[0] < request.end_ns <= window[1]:
             self.outside_window += 1
+            self._pass_by(request, window)
             return
         if request.role != "whole":
             self._part(self.roles, request.role).add(request)
@@ -96,6 +105,12 @@ class Workload:
             self._part(self.apart, request.traffic).add(request)
         else:
             self._live(request)
+
+    def _pass_by(self, request: Request, window: tuple[int, int]) -> None:
+        """Count a request that ended after the window as in flight up to the window's end."""
+        over = window[1] < request.end_ns < window[1] + YEAR * 1e9
+        if request.start_ns < window[1] and over and request.role == "whole" and request.traffic == "live":
+            self.main.add_passing(request.start_ns * 1e-9, window[1] * 1e-9)
 
     def _live(self, request: Request) -> None:
         row = row_of(request)
@@ -105,7 +120,7 @@ class Workload:
         self._part(self.classes, name).add(request, row)
         key = self.settings.group_by
         if key is not None:
-            group = str(request.attributes.get(SHORT.get(key, key), "(none)"))
+            group = str(request.attributes.get(SHORT.get(key, key), UNTOLD))
             self._part(self.groups, group).add(request, row)
         if request.outcome != "completed":
             self._keep_abnormal(request)
@@ -150,6 +165,13 @@ class Workload:
         self.main.conditions.adopt(self.resources.launch, self.main.total)
         self.tally.read["requests"] = self.main.total
         self.tally.add("no_end", number=self.main.outcomes["incomplete"])
+        self.tally.add("clock_skew", number=self.main.wrong_clocks)
+        self.tally.notes.setdefault("clock_skew", []).extend(map(_far_from_the_rest, self.main.wrong_times))
+
+
+def _far_from_the_rest(times: tuple[float, float]) -> str:
+    start, end = (np.datetime64(int(time), "s") for time in times)
+    return f"a request from {start}Z to {end}Z, far from all others; not in the window"
 
 
 def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ SPACE: Final = "\N{NO-BREAK SPACE}"
 STYLE: Final[Any] = {
     # Text stays text: it takes the page's font, can be found and read aloud.
     "svg.fonttype": "none",
+    # A name with two dollars in it is no formula.
+    "text.parse_math": False,
     "svg.hashsalt": "otel-lifecycle",
     "font.size": 9,
     "axes.edgecolor": colour("line"),
@@ -55,7 +58,9 @@ def drawing(width: float, height: float, rows: int = 1, label: str = "", **grid:
 
     ``label`` is what the drawing says to who cannot see it.
     """
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        # The page draws the text, in fonts of its own.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, 1, squeeze=False, **grid)

@@ -12,15 +12,33 @@ import orjson
 
 def to_json(document: Any) -> str:
     """Return a document as indented JSON; what is no number is null, bytes are hex."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(document, option=options, default=_default).decode()
+    return _dumps(document, orjson.OPT_INDENT_2)
 
 
 def to_json_line(document: Any) -> str:
     """Return a document as one line of JSON."""
-    return orjson.dumps(
-        document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=_default
-    ).decode()
+    return _dumps(document, 0)
+
+
+def _dumps(document: Any, options: int) -> str:
+    options |= orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(document, option=options, default=_default).decode()
+    except TypeError:
+        return orjson.dumps(_plain(document), option=options, default=_default).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Return a document without what JSON's writer refuses: integers of more than 64 bits, halves of a character."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
+    return value
 
 
 def _default(value: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 
 from otel_lifecycle._cli.diagnosis import Diagnosis
-from otel_lifecycle._cli.evidence.document import LATENCIES, Document
+from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.render import plots, tables
 from otel_lifecycle._cli.render.tables import Table
@@ -46,6 +47,7 @@ def render(page: Page) -> str:
     """Return the page as HTML; everything that came from a trace is escaped."""
     loader = jinja2.PackageLoader("otel_lifecycle._cli.render")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.tests["wide"] = _is_wide
     return environment.get_template("page.html.j2").render(
         title=page.title,
         subtitle=page.subtitle,
@@ -57,6 +59,15 @@ def render(page: Page) -> str:
         dark=variables(dark=True),
         version=__version__,
     )
+
+
+WIDE: Final = 400.0
+"""Width of a drawing, in its own units, from which its letters are too small on a telephone unless it is scrolled."""
+
+
+def _is_wide(svg: str) -> bool:
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    return found is not None and float(found.group(1)) > WIDE
 
 
 def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limit: int) -> str:
@@ -92,16 +103,16 @@ def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limi
 def _tiles(report: Document) -> list[tuple[str, str]]:
     latency, output = report["latency"], report["output"]
     found = [(f"success rate, of {number(output['terminated'])} ended", share(output["success_rate"]))]
-    for key, name in (("ttft", "TTFT p95"), ("tpot", "TPOT p95"), ("e2e", "E2E p95")):
+    for key, name, whose in (("ttft", "TTFT", ""), ("tpot", "TPOT", ""), ("e2e_completed", "E2E", " completed")):
         if latency[key]["count"]:
-            found.append((f"{name}, of {number(latency[key]['count'])}", seconds(latency[key]["p95"])))
+            found.append((f"{name} p95, of {number(latency[key]['count'])}{whose}", seconds(latency[key]["p95"])))
     if output["request_throughput"] is not None:
         found.append(("completed per second", number(output["request_throughput"])))
     return found
 
 
 def _warnings(report: Document) -> list[str]:
-    told = []
+    told = list(report["warnings"])
     if report["output"]["illegal"]:
         told.append(
             f"{plural(report['output']['illegal'], 'request')} made an illegal transition; see otel-lifecycle check."
@@ -128,10 +139,9 @@ def _latency(workload: Workload, report: Document) -> Section | None:
     table = tables.latency(report)
     if not table.rows:
         return None
-    names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
     drawn = [
-        plots.distribution(workload.main.sketch(name), names[name], report["latency"][name])
-        for name in LATENCIES
+        plots.distribution(workload.main.sketch(name), tables.LATENCY_NAMES[name], report["latency"][name])
+        for name in ("ttft", "tpot", "e2e_completed")
         if report["latency"][name]["count"]
     ]
     if workload.main.gaps.n:

@@ -17,7 +17,7 @@ from otel_lifecycle._cli.evidence.timeline import Timeline
 from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
 from otel_lifecycle._cli.render.theme import OUTCOME_COLOUR, colour
 from otel_lifecycle._cli.requests.model import STAGES, Request
-from otel_lifecycle._cli.text import plural, seconds, share
+from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 
 BARS: Final = 48
 """Bars of a histogram, at most."""
@@ -127,7 +127,8 @@ def slowest(requests: Sequence[Request]) -> str:
                 axes.barh(row, length, left=at, color=colour(stage), height=0.62)
                 at += length
             axes.text(at, row, f"{SPACE}{seconds(request.seconds['e2e'])}", va="center", fontsize=8)
-        names = [str(request.attributes.get("inference.request.id") or request.trace_id[:12]) for request in shown]
+        told = [request.attributes.get("inference.request.id") or request.trace_id[:12] for request in shown]
+        names = [shorten(text(name), 34) for name in told]
         axes.set_yticks(range(len(shown)), names)
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(in_seconds())
@@ -177,13 +178,19 @@ def _mix_row(axes: Axes, row: int, counts: Mapping[str, int]) -> None:
     total, at, small = sum(counts.values()), 0.0, []
     for key, count in sorted(counts.items(), key=lambda item: -item[1]):
         part = count / total
-        axes.barh(row, part, left=at, color=colour(OUTCOME_COLOUR.get(key, key)), height=0.42)
+        axes.barh(row, part, left=at, color=_shade(key), height=0.42)
         if part > 0.12 or at == 0:
-            axes.text(at, row + 0.36, f"{key} {share(part)}", fontsize=8, va="center")
+            axes.text(at, row + 0.36, f"{shorten(text(key), 34)} {share(part)}", fontsize=8, va="center")
         elif part:
-            small.append(f"{key} {share(part)}")
+            small.append(f"{shorten(text(key), 34)} {share(part)}")
         at += part
     axes.text(1, row + 0.36, ", ".join(small), fontsize=8, va="center", ha="right")
+
+
+def _shade(key: str) -> str:
+    """Return the colour of an outcome, a stage, or a name that another version gave."""
+    name = OUTCOME_COLOUR.get(key, key)
+    return colour(name if name in OUTCOME_COLOUR.values() or name in STAGES else "other")
 
 
 def against_length(evidence: Evidence) -> str | None:

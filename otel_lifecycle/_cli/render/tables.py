@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from otel_lifecycle._cli.evidence.document import Document
-from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.text import NOTHING, number, plural, printable, seconds, share, shorten, text
 
 FIGURES: Final = ("p50", "p95", "p99")
 
@@ -17,7 +17,7 @@ class Table:
     """A title, a head, rows of finished text, and a sentence below.
 
     ``left``: how many of the columns hold words and stand to the left; the others are figures.  ``wide``: columns that
-    a narrow terminal does without.
+    a narrow terminal does without, the last first.
     """
 
     title: str
@@ -65,7 +65,13 @@ def abnormal_kinds(report: Document) -> Table:
         title="Abnormal requests",
         columns=("outcome", "stage", "reason", "requests", "of all"),
         rows=tuple(
-            (kind["outcome"], kind["stage"], kind["reason"], number(kind["count"]), share(kind["count"] / ended))
+            (
+                text(kind["outcome"]),
+                text(kind["stage"]),
+                text(kind["reason"]),
+                number(kind["count"]),
+                share(kind["count"] / ended),
+            )
             for kind in report["abnormal"]["kinds"]
         ),
         left=3,
@@ -84,7 +90,7 @@ def abnormal_requests(report: Document, limit: int) -> Table:
             (
                 shorten(text(row["request"]), 20),
                 row["trace_id"],
-                row["outcome"],
+                text(row["outcome"]),
                 text(row["stage"]),
                 text(row["reason"]),
                 number(row["output_tokens"]),
@@ -93,6 +99,7 @@ def abnormal_requests(report: Document, limit: int) -> Table:
             for row in shown
         ),
         left=5,
+        wide=frozenset({"tokens out", "after"}),
         note=f"and {number(more)} more" if more else "",
     )
 
@@ -125,7 +132,8 @@ def _times(figures: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 LATENCY_NAMES: Final = {
     "ttft": "TTFT",
     "tpot": "TPOT",
-    "e2e": "E2E",
+    "e2e_completed": "E2E of completed",
+    "e2e": "E2E of all",
 }
 WITHIN_NAMES: Final = {
     "itl_p50": "ITL p50 per request",
@@ -221,19 +229,19 @@ def conditions(report: Document) -> Table:
 def _mix(values: Mapping[str, int]) -> str:
     total, shown = sum(values.values()), list(values.items())[:4]
     if len(values) == 1:
-        return shorten(next(iter(values)))
+        return shorten(text(next(iter(values))))
     rest = f", {len(values) - 4} more" if len(values) > 4 else ""
-    return ", ".join(f"{shorten(value, 30)} ({share(count / total)})" for value, count in shown) + rest
+    return ", ".join(f"{shorten(text(value), 30)} ({share(count / total)})" for value, count in shown) + rest
 
 
 def parts(title: str, column: str, found: Iterable[Document]) -> Table:
     """Classes, groups or other traffic, a row each."""
     rows = [
         (
-            shorten(part["name"], 40),
+            shorten(text(part["name"]), 40),
             number(part["total"]),
             share(part["success_rate"]),
-            *(_p50_p95(part[name]) for name in ("ttft", "tpot", "e2e")),
+            *(_p50_p95(part[name]) for name in ("ttft", "tpot", "e2e_completed")),
             _top(part["bottlenecks"]),
             part["arrivals"],
         )
@@ -249,11 +257,22 @@ def parts(title: str, column: str, found: Iterable[Document]) -> Table:
         "bottleneck",
         "arrivals",
     )
-    return Table(title=title, columns=columns, rows=tuple(rows), wide=frozenset({"success", "arrivals"}))
+    note = f"success is of those that ended, E2E of those that completed; {IN_BRACKETS}"
+    wide = frozenset({"success", "bottleneck", "arrivals"})
+    return Table(title=title, columns=columns, rows=tuple(rows), note=note, wide=wide)
+
+
+IN_BRACKETS: Final = "in brackets: how many have the figure"
 
 
 def _p50_p95(figures: Mapping[str, Any]) -> str:
-    return f"{seconds(figures['p50'])} / {seconds(figures['p95'])}" if figures["count"] else NOTHING
+    """Return both with one unit where they share it, and the number of samples."""
+    if not figures["count"]:
+        return NOTHING
+    p50, p95 = seconds(figures["p50"]), seconds(figures["p95"])
+    if p50.split()[1] == p95.split()[1]:
+        p50 = p50.split()[0]
+    return f"{p50} / {p95} ({number(figures['count'])})"
 
 
 def _top(counts: Mapping[str, int]) -> str:
@@ -267,24 +286,24 @@ def roles(report: Document) -> Table:
     """The halves of disaggregated requests: stage times only."""
     columns = ("queue_wait", "preprocessing", "prefill", "decode_time")
     rows = [
-        (role["name"], number(role["total"]), *(_p50_p95(role[column]) for column in columns))
+        (text(role["name"]), number(role["total"]), *(_p50_p95(role[column]) for column in columns))
         for role in report["roles"]
     ]
     return Table(
         title="Parts of requests",
         columns=("role", "spans", *(f"{name.replace('_', ' ')} p50 / p95" for name in columns)),
         rows=tuple(rows),
-        note="halves of disaggregated requests; they count in nothing above",
+        note=f"halves of disaggregated requests; they count in nothing above; {IN_BRACKETS}",
     )
 
 
 def startup(report: Document) -> Table:
     """The cold start."""
     rows = [
-        (phase["phase"], seconds(phase["mean"]), seconds(phase["longest"]), number(phase["count"]))
+        (text(phase["phase"]), seconds(phase["mean"]), seconds(phase["longest"]), number(phase["count"]))
         for phase in report["startup"]["phases"]
     ]
-    launch = ", ".join(f"{key} {value}" for key, value in report["startup"]["launch"].items())
+    launch = ", ".join(text(f"{key} {value}") for key, value in report["startup"]["launch"].items())
     return Table(title="Cold start", columns=("phase", "mean", "longest", "times"), rows=tuple(rows), note=launch)
 
 
@@ -300,7 +319,7 @@ def resources(report: Document) -> Table:
 def trouble(report: Document) -> Table:
     """What was not read, and why."""
     rows = [
-        (number(item["count"]), item["meaning"], shorten("; ".join(item["places"][:2]), 90))
+        (number(item["count"]), item["meaning"], shorten(printable("; ".join(item["places"][:2])), 90))
         for item in report["trouble"]
     ]
     read = report["read"]

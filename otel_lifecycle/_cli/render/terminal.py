@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table as RichTable
@@ -13,11 +15,18 @@ from rich.text import Text
 
 from otel_lifecycle._cli.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.text import printable
 
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
 VERDICT_STYLE: Final = {"better": "bold green", "worse": "bold red", "no evidence": "dim", "FAILED": "bold red"}
 UNBROKEN: Final = frozenset({"request", "trace", "outcome", "stage", "class", "latency", "metric", "figure"})
 """Columns whose words are not broken: half a trace id can be looked up nowhere."""
+PAIR: Final = "p50 / p95"
+"""In the head of a column whose cells are two figures, and the number of samples in brackets."""
+GAP: Final = 2
+"""Blanks between two columns."""
+SHORT: Final = 16
+"""Letters up to which a cell stays on its line: a figure stands beside its unit."""
 SHORT_ID: Final = 16
 NARROWEST: Final = 120
 """A table of traces is wider than a pipe's 80 columns, and a cut trace id is none."""
@@ -35,14 +44,16 @@ def show_tables(out: Console, tables: Iterable[Table]) -> None:
     """Print tables, one below the other."""
     for table in tables:
         out.print()
-        out.print(_rich(table, narrow=out.width < NARROWEST))
+        out.print(_rich(table, narrow=out.width < NARROWEST, width=out.width))
         if table.note:
             out.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
 
 
-def _rich(table: Table, *, narrow: bool) -> RichTable:
+def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
     if narrow:
-        table = table.without(table.wide)
+        table = _folded(table)
+    while (excess := _last_wide(table)) and _least_width(table) > width:
+        table = table.without(frozenset({excess}))
     made = RichTable(
         title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
     )
@@ -51,27 +62,70 @@ def _rich(table: Table, *, narrow: bool) -> RichTable:
             column,
             justify="left" if index < table.left else "right",
             header_style="dim",
-            no_wrap=column in UNBROKEN,
+            no_wrap=_is_unbroken(column),
             overflow="fold",
         )
     for row in table.rows:
-        cells = zip(table.columns, row, strict=True)
-        # The beginning of a trace id stands for the whole: `view` looks it up by that, too.
-        short = [cell[:SHORT_ID] if narrow and column == "trace" else cell for column, cell in cells]
-        made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in short))
+        made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in row))
     return made
+
+
+def _is_unbroken(column: str) -> bool:
+    """Whether the cells of a column stay on the lines they have: half a pair of figures is read as a whole one."""
+    return column in UNBROKEN or PAIR in column
+
+
+def _last_wide(table: Table) -> str | None:
+    return next((column for column in reversed(table.columns) if column in table.wide), None)
+
+
+def _least_width(table: Table) -> int:
+    """Return the width below which words or figures would break."""
+    widths = []
+    for index, column in enumerate(table.columns):
+        cells = [column, *(row[index] for row in table.rows)]
+        whole = _is_unbroken(column)
+        parts = [cell.splitlines() if whole or len(cell) <= SHORT else cell.split() for cell in cells]
+        widths.append(max((cell_len(part) for found in parts for part in found), default=0))
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _folded(table: Table) -> Table:
+    """Return the table for a narrow terminal: the number of samples below its figures, and ids cut short.
+
+    The beginning of a trace id stands for the whole: `view` looks it up by that, too.
+    """
+
+    def cell(column: str, text: str) -> str:
+        if column == "trace":
+            return text[:SHORT_ID]
+        return text.replace(" (", "\n(") if PAIR in column else text
+
+    return replace(
+        table,
+        columns=tuple(column.replace(f" {PAIR}", f"\n{PAIR}") for column in table.columns),
+        rows=tuple(
+            tuple(cell(column, text) for column, text in zip(table.columns, row, strict=True)) for row in table.rows
+        ),
+    )
 
 
 def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     """Print the headline in a frame, then each finding with what led to it."""
-    body = Text()
-    body.append(diagnosis.headline, style="bold")
+    findings = RichTable.grid(padding=(0, 2, 0, 0))
+    findings.add_column(justify="right", no_wrap=True)
+    findings.add_column(overflow="fold")
     for finding in diagnosis.findings:
-        body.append("\n\n")
-        body.append(f"{finding.confidence:>8}  ", style=GRADE_STYLE[finding.confidence])
-        body.append(finding.symptom)
-        body.append(f"\n          look at {finding.look_at}", style="italic")
+        findings.add_row()
+        findings.add_row(
+            Text(finding.confidence, style=GRADE_STYLE[finding.confidence]), Text(printable(finding.symptom))
+        )
+        findings.add_row("", Text(f"look at {printable(finding.look_at)}", style="italic"))
         for line in finding.evidence:
-            body.append(f"\n          · {line}", style="dim")
+            # A grid of its own, so that the rest of a long line stays behind its dot.
+            dotted = RichTable.grid(padding=(0, 1, 0, 0))
+            dotted.add_row(Text("·", style="dim"), Text(printable(line), style="dim"))
+            findings.add_row("", dotted)
+    body = Group(Text(printable(diagnosis.headline), style="bold"), *([findings] if diagnosis.findings else []))
     out.print()
     out.print(Panel(body, title="Where to look next", title_align="left", padding=(0, 1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -17,10 +18,13 @@ from otel_lifecycle._cli.render.terminal import show_tables
 from otel_lifecycle._cli.render.theme import colour
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.text import number, plural, seconds, share, shorten, text
-from otel_lifecycle._cli.trace.anatomy import Anatomy
+from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
 WIDTH: Final = 64
-"""Characters of the waterfall on a terminal."""
+"""Characters of the waterfall on a terminal, at most."""
+NAME: Final = 26
+FIGURE: Final = 9
+"""Characters of what stands left and right of it."""
 STYLES: Final = {
     "queue": "yellow",
     "preprocessing": "magenta",
@@ -66,21 +70,30 @@ def plain(found: Anatomy) -> dict[str, Any]:
 def show(out: Console, found: Anatomy) -> None:
     """Print a request."""
     request = found.request
-    out.print(f"[bold]{request.name}[/bold]  {request.outcome}  trace {request.trace_id}", highlight=False)
+    title = Text.assemble((text(request.name), "bold"), f"  {request.outcome}  trace {request.trace_id}")
+    out.print(title, highlight=False, soft_wrap=True)
     out.print(f"arrived {instant(request.start_ns * 1e-9)}\n", style="dim")
     total = max((bar.end for bar in found.bars), default=0.0) or 1.0
     first = min((bar.start for bar in found.bars), default=0.0)
+    width = max(10, min(WIDTH, out.width - NAME - FIGURE - 2))
     for bar in found.bars:
-        scale = WIDTH / (total - first)
+        scale = width / ((total - first) or 1.0)
         left, right = round((bar.start - first) * scale), round((bar.end - first) * scale)
-        line = Text(f"{'  ' * bar.depth + shorten(bar.name, 24):<26} ")
+        left = min(left, width - 1)
+        line = Text(f"{_label(bar)} ")
         line.append(" " * left)
         line.append("█" * (right - left) or "▏", style=STYLES[bar.colour])
-        line.append(" " * (WIDTH - max(right, left + 1)))
-        line.append(f" {seconds(bar.end - bar.start):>9}", style="dim")
+        line.append(" " * (width - max(right, left + 1)))
+        line.append(f" {seconds(bar.end - bar.start):>{FIGURE}}", style="dim")
         out.print(line, soft_wrap=True)
     show_tables(out, [table for table in (attribution(request), stalls(found), violations(request)) if table.rows])
     out.print(f"\n{_tokens_line(found)}", style="dim")
+
+
+def _label(bar: Bar) -> str:
+    """Return a bar's name behind its depth, as wide as every other; some characters take two columns."""
+    indent = "  " * min(bar.depth, 6)
+    return set_cell_size(indent + shorten(text(bar.name), NAME - len(indent) - 1), NAME)
 
 
 def _tokens_line(found: Anatomy) -> str:
@@ -93,7 +106,7 @@ def attribution(request: Request) -> Table:
         (stage, seconds(request.seconds.get(STAGE_METRIC[stage])), share(request.shares.get(stage))) for stage in STAGES
     ]
     known = [row for row in rows if row[1] != "-"]
-    verdict = f"bottleneck: {request.bottleneck}" if request.bottleneck else "no bottleneck named: "
+    verdict = f"bottleneck: {text(request.bottleneck)}" if request.bottleneck else "no bottleneck named: "
     if not request.bottleneck:
         verdict += "a boundary is unknown" if request.outcome == "completed" else f"it was {request.outcome}"
     return Table(title="Attribution", columns=("stage", "time", "share"), rows=tuple(known), note=verdict)
@@ -107,7 +120,7 @@ def stalls(found: Anatomy) -> Table:
 
 def violations(request: Request) -> Table:
     """What was illegal."""
-    rows = [(one.kind, text(one.event), text(one.state), one.rule) for one in findings(request)]
+    rows = [(text(one.kind), text(one.event), text(one.state), text(one.rule)) for one in findings(request)]
     return Table(title="Violations", columns=("kind", "event", "state", "rule"), rows=tuple(rows), left=4)
 
 
@@ -165,7 +178,8 @@ def _warnings(found: Anatomy) -> list[str]:
     if found.request.legal is False:
         told.append("This request made an illegal transition; what it says of times may be incomplete.")
     if found.skewed:
-        told.append(f"{plural(found.skewed, 'span')} lie outside the request: the clocks of two hosts disagree.")
+        cannot = "begin before their parent or, as stages, end after it"
+        told.append(f"{plural(found.skewed, 'span')} {cannot}: the clocks of two hosts disagree.")
     if found.found.others:
         told.append(f"{plural(found.found.others, 'more request')} in this trace; name one by its span id.")
     if not found.tokens:
@@ -195,7 +209,7 @@ def waterfall(found: Anatomy) -> str:
             axes.text(bar.start + length, row, f"{SPACE}{seconds(bar.end - bar.start)}", va="center", fontsize=8)
         for stall in found.stalls:
             axes.axvspan(stall.start, stall.start + stall.length, color=colour("preempted"), alpha=0.13, linewidth=0)
-        labels = [f"{SPACE * 3 * bar.depth}{shorten(bar.name, 34)}" for bar in found.bars]
+        labels = [f"{SPACE * 3 * bar.depth}{shorten(text(bar.name), 34)}" for bar in found.bars]
         axes.set_yticks(range(len(found.bars)), labels, ha="left")
         axes.tick_params(axis="y", length=0, pad=110)
         axes.set_ylim(len(found.bars) - 0.4, -0.6)

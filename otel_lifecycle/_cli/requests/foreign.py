@@ -95,7 +95,8 @@ class Replay:
         state, event = violation.state, violation.event
         if state is None or event is None or state not in self.timeline.shape.table:
             return None
-        return _RULES.get(violation.kind) or str(transition_error(self.timeline.shape, state, event))
+        known = _RULES.get(violation.kind) if event in EVENTS else None
+        return known or str(transition_error(self.timeline.shape, state, event))
 
 
 def is_foreign(span: Span) -> bool:

@@ -6,7 +6,6 @@ foreign span bears events only; the core judges them here as the processor would
 
 from __future__ import annotations
 
-import math
 import struct
 from base64 import b64decode
 from collections import Counter
@@ -17,7 +16,8 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
-from otel_lifecycle._cli.requests.model import DURATIONS, STAGES, Breach, Request
+from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, Request
+from otel_lifecycle._cli.sources.believed import lost_outcome
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
 from otel_lifecycle._core.workload import QUANTILES, quantile
@@ -39,7 +39,7 @@ _CUT: Final = 1.5e-6
 
 def is_request(span: Span) -> bool:
     """Return whether a span is a request: it bears a verdict, or its lifecycle events."""
-    return semconv.OUTCOME in span.attributes or (bool(span.events) and is_foreign(span))
+    return semconv.OUTCOME in span.attributes or (bool(span.events) and (is_foreign(span) or lost_outcome(span)))
 
 
 def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> Request:
@@ -49,7 +49,25 @@ def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> R
     """
     if semconv.OUTCOME in span.attributes:
         return _request(span, span.attributes, _told_breaches(span), ())
+    if lost_outcome(span):
+        judged = judge(span, shape, threshold)
+        # Its tokens are summed up and its violations told: nothing but its boundaries is judged anew.
+        own = {key: value for key, value in judged.attributes.items() if key not in _OWN}
+        return _request(span, {**own, **span.attributes}, _told_breaches(span), ())
     return request_as_judged(span, judge(span, shape, threshold))
+
+
+_OWN: Final = frozenset(
+    {
+        semconv.LEGAL,
+        semconv.VIOLATIONS,
+        semconv.STREAMED_TOKENS,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+        semconv.TPOT,
+        semconv.TOKEN_SPAN,
+    }
+)
+"""What only the process knew, whose span keeps neither single tokens nor illegal events."""
 
 
 def request_as_judged(span: Span, judged: Judged) -> Request:
@@ -67,7 +85,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         start_ns=arrival,
         end_ns=max(span.end_ns, arrival),
         attributes={**span.resource, **own},
-        outcome=str(own[semconv.OUTCOME]),
+        outcome=_outcome(own[semconv.OUTCOME]),
         failure_stage=_text(own.get(semconv.FAILURE_STAGE)),
         reason=_text(own.get(semconv.END_REASON) or own.get(semconv.ERROR_TYPE)),
         seconds=_numbers(own, _SECONDS),
@@ -89,6 +107,11 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
     )
 
 
+def _outcome(raw: Any) -> str:
+    """Return an outcome of the contract; what is none says of no end, and is counted where it was read."""
+    return raw if raw in semconv.OUTCOMES else "incomplete"
+
+
 def _arrival(span: Span) -> int:
     """Return when the request arrived: at the event, or at the start of a span without one."""
     for event in span.events:
@@ -105,7 +128,7 @@ def _told_breaches(span: Span) -> tuple[Breach, ...]:
             kind=str(event.attributes.get(semconv.VIOLATION_KIND) or semconv.OTHER),
             state=_text(event.attributes.get(semconv.VIOLATION_STATE)),
             event=_text(event.attributes.get(semconv.VIOLATION_EVENT)),
-            offset=(event.time_ns - arrival) * _NANO,
+            offset=None if event.attributes.get(semconv.TIME_KNOWN) is False else (event.time_ns - arrival) * _NANO,
         )
         for event in span.events
         if event.name == semconv.VIOLATION_SPAN_EVENT
@@ -176,7 +199,7 @@ def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict
 def _number(raw: Any) -> float | None:
     """Return a finite number that is not negative; a duration that is anything else is no duration."""
     if type(raw) is float or type(raw) is int:  # which a bool is not
-        return float(raw) if 0 <= raw < math.inf else None
+        return float(raw) if 0 <= raw <= LARGEST else None
     return None
 
 

@@ -21,6 +21,10 @@ STAGE_METRIC: Final = {
 """The stage -> the duration that is the time in it."""
 
 
+LARGEST: Final = 2.0**63
+"""No figure of a request is larger: no count has more bits, and no duration is as long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
     """Something illegal: what kind, in which state, at which event, and how many seconds after arrival."""

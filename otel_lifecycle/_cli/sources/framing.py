@@ -28,6 +28,10 @@ Message: TypeAlias = tuple[Literal["json", "proto"], bytes]
 MAX_MESSAGE: Final = 256 * 2**20
 """Bytes of the largest message that is read; a larger one is no batch of telemetry."""
 
+CHUNK: Final = 2**18
+PACKED_CHUNK: Final = 2**13
+"""Compressed bytes unpacked at a time: zstd makes at most some 2**15 of one, so never more than a message may have."""
+
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 BOM: Final = b"\xef\xbb\xbf"
@@ -52,9 +56,46 @@ def unpacked(stream: Stream) -> Stream:
     if head.startswith(GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=stream))
     if head == ZSTD:
-        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return io.BufferedReader(reader)
+        return io.BufferedReader(_Zstd(stream), CHUNK)
     return stream
+
+
+class _Zstd(io.RawIOBase):
+    """What is within the frames of a zstd stream; EOFError where it ends within one, as gzip's reader does.
+
+    The library's own reader takes a cut for an end.
+    """
+
+    def __init__(self, packed: Stream) -> None:
+        self._packed = packed
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame = self._decompressor.decompressobj()
+        self._begun = False
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            if not self._more():
+                return 0
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def _more(self) -> bool:
+        """Unpack some more, frame after frame; False at the end."""
+        chunk = self._frame.unused_data
+        if self._frame.eof:
+            self._frame, self._begun = self._decompressor.decompressobj(), False
+        chunk = chunk or self._packed.read(PACKED_CHUNK)
+        if chunk:
+            self._ready, self._begun = memoryview(self._frame.decompress(chunk)), True
+        elif self._begun:
+            raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+        return bool(chunk)
 
 
 def messages(stream: Stream) -> Iterator[Message]:
@@ -64,10 +105,10 @@ def messages(stream: Stream) -> Iterator[Message]:
         return
     if _is_text(head):
         yield from (("json", line) for line in _documents(stream))
+    elif head[0] == _FIRST_FIELD and _bare(head):
+        yield from _bare_or_counted(stream)
     elif _counted(head):
         yield from _length_prefixed(stream)
-    elif head[0] == _FIRST_FIELD and _bare(head):
-        yield "proto", stream.read(MAX_MESSAGE)
     else:
         yield from _varint_prefixed(stream)
 
@@ -89,6 +130,53 @@ def _bare(head: bytes) -> bool:
     while at < len(head) and head[at] & 0x80:
         at += 1
     return at + 1 < len(head) and head[at + 1] in (0x0A, 0x12, 0x1A)
+
+
+def _bare_or_counted(stream: Stream) -> Iterator[Message]:
+    """Yield the one bare message, or those of a file whose first length happens to begin as a bare message does.
+
+    A message of 16 KiB to 2 MiB begins 0A xx xx xx 0A, which is a length of 160 MiB and the start of a message, too.
+    """
+    content = stream.read(MAX_MESSAGE)
+    if not _whole(content) and _counted(content[:16]) and struct.unpack(">I", content[:4])[0] <= len(content) - 4:
+        yield from _length_prefixed(io.BufferedReader(_Rest(content, stream)))
+    else:
+        yield "proto", content
+
+
+def _whole(content: bytes) -> bool:
+    """Whether some bytes are the batches of one message, up to the last of them."""
+    at = 0
+    while at < len(content) and content[at] == _FIRST_FIELD:
+        try:
+            size, at = _number_at(content, at + 1)
+        except IndexError:
+            return False
+        at += size
+    return at == len(content)
+
+
+def _number_at(content: bytes, at: int) -> tuple[int, int]:
+    """Return the varint at a place, and the place behind it."""
+    number = shift = 0
+    while content[at] & 0x80:
+        number |= (content[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return number | content[at] << shift, at + 1
+
+
+class _Rest(io.RawIOBase):
+    """Bytes that were read already, and then what comes after them."""
+
+    def __init__(self, known: bytes, rest: Stream) -> None:
+        self._known = io.BytesIO(known)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._known.readinto(buffer) or self._rest.readinto(buffer)
 
 
 def _documents(stream: Stream) -> Iterator[bytes]:

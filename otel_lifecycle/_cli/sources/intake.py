@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_lifecycle._cli.sources.spans import Item
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.sources.believed import doubtful, lost_outcome, sound, without
+from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import Tally
 
 
@@ -23,3 +26,28 @@ class Intake:
     def trouble(self, kind: str) -> None:
         """Count something that could not be read here."""
         self.tally.add(kind, self.place)
+
+    def lost_attribute(self, name: str) -> None:
+        """Count an attribute whose value cannot be read, or cannot be."""
+        self.tally.add("broken_attribute", f"{self.place}: {name}")
+
+    def take_points(self, points: Iterable[MetricPoint]) -> None:
+        """Put the points that can be among the items, and count the rest."""
+        for point in points:
+            if sound(point):
+                self.items.append(point)
+            else:
+                self.tally.add("broken_point", f"{self.place}: {point.name}")
+
+    def take(self, span: Span) -> None:
+        """Put a span among the items, without what it says that cannot be; all of that is counted."""
+        names = doubtful(span)
+        for name in names:
+            self.lost_attribute(name)
+        self.items.append(without(span, names) if names else span)
+        outcome = span.attributes.get(semconv.OUTCOME)
+        if outcome is None:
+            if lost_outcome(span):
+                self.trouble("outcome_dropped")
+        elif outcome not in semconv.OUTCOMES:
+            self.tally.add("unknown_outcome", f"{self.place}: {outcome!r:.40}")

@@ -7,6 +7,7 @@ one (``/api/traces``), which every version has, is taken apart here.  Times ther
 from __future__ import annotations
 
 import base64
+import http.client
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from otel_lifecycle._cli.problems import NoAnswer
+from otel_lifecycle._cli.problems import NoAnswer, Unusable
 from otel_lifecycle._cli.sources.intake import Intake
-from otel_lifecycle._cli.sources.otlp_json import MALFORMED, identifier, instant
+from otel_lifecycle._cli.sources.otlp_json import MALFORMED, Lost, identifier, instant, int64
 from otel_lifecycle._cli.sources.spans import Span, SpanEvent
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS
@@ -32,7 +33,7 @@ TIMEOUT_S: Final = 60
 DEFAULT_LOOKBACK_S: Final = 3600
 
 _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "int64": int,
+    "int64": int64,
     "float64": float,
     "bool": lambda raw: str(raw).lower() == "true",
     "binary": lambda raw: base64.b64decode(str(raw)),
@@ -50,29 +51,29 @@ def decode(document: Raw, intake: Intake) -> None:
     """Put every wanted span of Jaeger's traces into the intake, and count the rest."""
     for trace in document["data"]:
         processes = trace.get("processes") or {}
-        for raw in trace.get("spans") or ():
+        for raw in trace["spans"] if isinstance(trace["spans"], list) else ():
             _take(raw, processes, intake)
 
 
 def _take(raw: Raw, processes: Raw, intake: Intake) -> None:
     intake.tally.read["spans"] += 1
     try:
-        span = _span(raw, processes)
+        span = _span(raw, processes, intake.lost_attribute)
     except MALFORMED:
         intake.trouble("broken_span")
         return
     marked = MARKS & span.attributes.keys() or any(event.name == ARRIVE or span.dropped_events for event in span.events)
     if intake.everything or marked:
-        intake.items.append(span)
+        intake.take(span)
     elif STAGE not in span.attributes:
         intake.tally.add("other_spans")
 
 
-def _span(raw: Raw, processes: Raw) -> Span:
+def _span(raw: Raw, processes: Raw, lost: Lost) -> Span:
     process = processes.get(str(raw.get("processID"))) or {}
     start = instant(int(raw["startTime"]) * 1000)
     parents = [item for item in raw.get("references") or () if item.get("refType") == "CHILD_OF"]
-    tags = _tags(raw.get("tags") or ())
+    tags = _tags(raw.get("tags") or (), lost)
     return Span(
         trace_id=identifier(str(raw["traceID"]).zfill(32), 16),
         span_id=identifier(str(raw["spanID"]).zfill(16), 8),
@@ -81,21 +82,30 @@ def _span(raw: Raw, processes: Raw) -> Span:
         start_ns=start,
         end_ns=instant(start + int(raw["duration"]) * 1000),
         attributes=tags,
-        resource={"service.name": process.get("serviceName"), **_tags(process.get("tags") or ())},
-        events=tuple(_log(log) for log in raw.get("logs") or ()),
+        resource={"service.name": process.get("serviceName"), **_tags(process.get("tags") or (), lost)},
+        events=tuple(_log(log, lost) for log in raw.get("logs") or ()),
         dropped_events=int(tags.get("otel.dropped_events_count") or 0),
-        scope=tags.get("otel.scope.name") or "",
+        dropped_attributes=int(tags.get("otel.dropped_attributes_count") or 0),
+        scope=str(tags.get("otel.scope.name") or ""),
     )
 
 
-def _log(raw: Raw) -> SpanEvent:
-    fields = _tags(raw.get("fields") or ())
+def _log(raw: Raw, lost: Lost) -> SpanEvent:
+    fields = _tags(raw.get("fields") or (), lost)
     name = fields.pop("event", "")
     return SpanEvent(name=str(name), time_ns=instant(int(raw["timestamp"]) * 1000), attributes=fields)
 
 
-def _tags(items: Iterable[Raw]) -> dict[str, Any]:
-    return {item["key"]: _CONVERT.get(str(item.get("type")), _same)(item.get("value")) for item in items}
+def _tags(items: Iterable[Raw], lost: Lost) -> dict[str, Any]:
+    """Return tags as a dict; one whose value cannot be read is left out."""
+    found = {}
+    for item in items:
+        key = str(item["key"])
+        try:
+            found[key] = _CONVERT.get(str(item.get("type")), _same)(item.get("value"))
+        except MALFORMED:
+            lost(key)
+    return found
 
 
 def _same(found: Any) -> Any:
@@ -112,21 +122,42 @@ def fetch(source: str, now_us: int, tally: Tally) -> Iterator[Raw]:
 
     ``source`` is ``http://host:16686?service=NAME``; further parameters are Jaeger's own (``operation``, ``tags``,
     ``start`` and ``end`` in microseconds, ``lookback`` in seconds), and without a service every one that Jaeger knows
-    is asked for.  A URL that ends in ``/api/traces/<id>`` gives that one trace.  Raises NoAnswer.
+    is asked for.  A URL that ends in ``/api/traces/<id>`` gives that one trace.  Raises NoAnswer, and Unusable for a
+    URL that makes no sense.
     """
-    parts = urllib.parse.urlsplit(source)
+    try:
+        parts = urllib.parse.urlsplit(source)
+    except ValueError as error:
+        raise Unusable(f"{source} is no address: {error}") from error
     base = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     path = parts.path.rstrip("/")
     if "/api/traces/" in path:
         yield _get(f"{base}{path}")
         return
     asked = dict(urllib.parse.parse_qsl(parts.query))
-    end = int(asked.pop("end", now_us))
-    start = int(asked.pop("start", end - int(float(asked.pop("lookback", DEFAULT_LOOKBACK_S)) * 1e6)))
+    end = _number(source, asked, "end", now_us)
+    back = _number(source, asked, "lookback", DEFAULT_LOOKBACK_S, 1e6)
+    start = _number(source, asked, "start", end - back)
     prefix = base + path.removesuffix("/api/traces").removesuffix("/search")
     services = [asked.pop("service")] if "service" in asked else _get(f"{prefix}/api/services").get("data") or []
     for service in services:
         yield from _windows(f"{prefix}/api/traces", {**asked, "service": service}, start, end, tally)
+
+
+def _number(source: str, asked: dict[str, str], name: str, default: int, scale: float = 1) -> int:
+    """Take a number of microseconds out of the query; Jaeger's own page writes ``lookback=1h``, too."""
+    raw = asked.pop(name, None)
+    if raw is None:
+        return int(default * scale)
+    unit = _UNITS.get(raw[-1:], 1.0)
+    try:
+        return int(raw) if scale == 1 else int(float(raw.rstrip("smhd")) * unit * scale)
+    except (ValueError, OverflowError) as error:
+        form = "seconds" if name == "lookback" else "epoch microseconds"
+        raise Unusable(f"{source}: {name}={raw} is no number of {form}") from error
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _windows(url: str, asked: Mapping[str, str], start: int, end: int, tally: Tally) -> Iterator[Raw]:
@@ -149,7 +180,8 @@ def _get(url: str) -> Raw:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - is_url let http and https in only
             document = orjson.loads(answer.read())
-    except (OSError, ValueError) as error:
+    # A URL that http.client refuses is one of its own exceptions, and no ValueError.
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise NoAnswer(f"{url}: {error}") from error
     if not isinstance(document, dict) or "data" not in document:
         raise NoAnswer(f"{url}: the answer is not one of Jaeger's query API")

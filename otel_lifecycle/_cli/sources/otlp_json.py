@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_lifecycle._cli.sources.intake import Intake
@@ -16,6 +16,7 @@ from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
 from otel_lifecycle.semconv import STAGE
 
 Raw = Mapping[str, Any]
+Lost = Callable[[str], None]
 
 MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
 """What a span of the wrong make raises while it is taken apart."""
@@ -33,13 +34,13 @@ def is_otlp(document: object) -> bool:
 def decode(document: Raw, intake: Intake) -> None:
     """Put every wanted span and metric point of a batch into the intake, and count the rest."""
     for batch in _list(document, "resourceSpans"):
-        resource = _resource(batch)
+        resource = _resource(batch, intake)
         for scope in _list(batch, "scopeSpans"):
             name = _scope_name(scope)
             for raw in _list(scope, "spans"):
                 _span(raw, resource, name, intake)
     for batch in _list(document, "resourceMetrics"):
-        resource = _resource(batch)
+        resource = _resource(batch, intake)
         for scope in _list(batch, "scopeMetrics"):
             for raw in _list(scope, "metrics"):
                 _metric(raw, resource, intake)
@@ -58,9 +59,9 @@ def _scope_name(scope: Raw) -> str:
         return ""
 
 
-def _resource(batch: Raw) -> Attributes:
+def _resource(batch: Raw, intake: Intake) -> Attributes:
     try:
-        return attributes((batch.get("resource") or {}).get("attributes") or ())
+        return attributes((batch.get("resource") or {}).get("attributes") or (), intake.lost_attribute)
     except MALFORMED:
         return {}
 
@@ -69,7 +70,7 @@ def _span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
     intake.tally.read["spans"] += 1
     try:
         if intake.everything or _wanted(raw):
-            intake.items.append(span(raw, resource, scope))
+            intake.take(span(raw, resource, scope, intake.lost_attribute))
         elif not any(item["key"] == STAGE for item in raw.get("attributes") or ()):
             intake.tally.add("other_spans")
     except MALFORMED:
@@ -84,8 +85,11 @@ def _wanted(raw: Raw) -> bool:
     return any(item["key"] in MARKS for item in raw.get("attributes") or ())
 
 
-def span(raw: Raw, resource: Attributes, scope: str = "") -> Span:
-    """Build a span; raises one of :data:`MALFORMED` where ids or times are unusable."""
+def span(raw: Raw, resource: Attributes, scope: str = "", lost: Lost | None = None) -> Span:
+    """Build a span; raises one of :data:`MALFORMED` where ids or times are unusable.
+
+    ``lost`` is called with the name of every attribute that is; without it one of those is raised, too.
+    """
     return Span(
         trace_id=identifier(raw["traceId"], 16),
         span_id=identifier(raw["spanId"], 8),
@@ -93,13 +97,13 @@ def span(raw: Raw, resource: Attributes, scope: str = "") -> Span:
         name=str(raw.get("name") or ""),
         start_ns=instant(raw["startTimeUnixNano"]),
         end_ns=instant(raw["endTimeUnixNano"]),
-        attributes=attributes(raw.get("attributes") or ()),
+        attributes=attributes(raw.get("attributes") or (), lost),
         resource=resource,
         events=tuple(
             SpanEvent(
                 name=str(event.get("name") or ""),
                 time_ns=instant(event["timeUnixNano"]),
-                attributes=attributes(event.get("attributes") or ()),
+                attributes=attributes(event.get("attributes") or (), lost),
             )
             for event in raw.get("events") or ()
         ),
@@ -129,9 +133,23 @@ def identifier(text: str, size: int) -> str:
     return found
 
 
-def attributes(items: Iterable[Raw]) -> dict[str, Any]:
-    """Return key-value pairs as a dict; a value of an unknown kind is None."""
-    return {str(item["key"]): value(item.get("value")) for item in items}
+def attributes(items: Iterable[Raw], lost: Lost | None = None) -> dict[str, Any]:
+    """Return key-value pairs as a dict; a value of an unknown kind is None, one that cannot be read is left out."""
+    try:
+        return {str(item["key"]): value(item.get("value")) for item in items}
+    except MALFORMED:
+        if lost is None:
+            raise
+    return dict(_sound(items, lost))
+
+
+def _sound(items: Iterable[Raw], lost: Lost) -> Iterator[tuple[str, Any]]:
+    """Yield the pairs that can be read, and tell which cannot."""
+    for item in items:
+        try:
+            yield str(item["key"]), value(item.get("value"))
+        except MALFORMED:
+            lost(str(item["key"] if isinstance(item, dict) and "key" in item else item)[:60])
 
 
 def value(raw: Any) -> Any:
@@ -150,6 +168,14 @@ def value(raw: Any) -> Any:
     return None
 
 
+def int64(raw: Any) -> int:
+    """Return an integer; ValueError for one that the protocol has no room for."""
+    found = int(raw)
+    if not -LATEST <= found < LATEST:
+        raise ValueError(f"{raw!r:.80} has more than 64 bits")
+    return found
+
+
 def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -159,7 +185,7 @@ def _bytes(text: str) -> bytes:
 
 _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "boolValue": bool,
-    "intValue": int,
+    "intValue": int64,
     "bytesValue": _bytes,
     "arrayValue": lambda inner: [value(item) for item in inner.get("values") or ()],
     "kvlistValue": lambda inner: attributes(inner.get("values") or ()),
@@ -176,7 +202,7 @@ def _metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
             if data:
                 cumulative = data.get("aggregationTemporality") in {2, "AGGREGATION_TEMPORALITY_CUMULATIVE"}
                 points = data.get("dataPoints") or ()
-                intake.items += [_point(raw["name"], point, resource, cumulative) for point in points]
+                intake.take_points([_point(raw["name"], point, resource, cumulative) for point in points])
     except MALFORMED:
         intake.trouble("unreadable")
 

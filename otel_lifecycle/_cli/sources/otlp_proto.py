@@ -89,7 +89,7 @@ def _take(raw: ProtoSpan, resource: Attributes, scope: str, intake: Intake) -> N
         SpanEvent(name=event.name, time_ns=event.time_unix_nano, attributes=attributes(event.attributes))
         for event in raw.events
     )
-    intake.items.append(
+    intake.take(
         Span(
             trace_id=raw.trace_id.hex(),
             span_id=raw.span_id.hex(),
@@ -131,7 +131,7 @@ def _metrics(metrics: MetricsData, intake: Intake) -> None:
                 if raw.name not in METRICS:
                     intake.tally.add("other_metrics")
                 else:
-                    intake.items += _points(raw, resource)
+                    intake.take_points(_points(raw, resource))
 
 
 def _points(raw: ProtoMetric, resource: Attributes) -> list[MetricPoint]:

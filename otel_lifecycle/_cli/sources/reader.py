@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import glob
 import io
+import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import orjson
 
-from otel_lifecycle._cli.problems import NotATrace, Unusable
-from otel_lifecycle._cli.sources import jaeger, otlp_json, otlp_proto
+from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
+from otel_lifecycle._cli.sources import jaeger, looks, otlp_json, otlp_proto
 from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import Tally
+
+Opener: TypeAlias = Callable[[], IO[bytes]]
 
 STDIN: Final = "-"
 CHUNK: Final = 2**20
@@ -30,8 +36,8 @@ class Reader:
     """Iterates over the wanted spans and metric points of ``sources``: paths, folders, globs, ``-``, Jaeger's URL.
 
     ``tally`` tells what was read and what was not.  ``everything``: spans of any library, too.  ``progress`` is called
-    with the number of bytes as they are read.  Raises NotATrace for a named file that holds no telemetry, Unusable for
-    one that cannot be opened, NoAnswer for a Jaeger that does not answer.
+    with the number of bytes as they are read.  ``pipe`` opens what ``-`` stands for.  Raises NotATrace for a named file
+    that holds no telemetry, Unusable for one that cannot be opened, NoAnswer for a Jaeger that does not answer.
     """
 
     def __init__(
@@ -41,11 +47,13 @@ class Reader:
         *,
         everything: bool = False,
         progress: Callable[[int], None] | None = None,
+        pipe: Opener | None = None,
     ) -> None:
         self.sources = list(sources)
         self.tally = tally
         self._everything = everything
         self._progress = progress
+        self._pipe = pipe or (lambda: sys.stdin.buffer)
         self._seen = Seen()
 
     def __iter__(self) -> Iterator[Item]:
@@ -64,17 +72,18 @@ class Reader:
         """Yield the items of a source, message by message."""
         if jaeger.is_url(source):
             for answer in jaeger.fetch(source, time.time_ns() // 1000, self.tally):
+                BEING_READ.set(source)
                 intake = self._intake(source)
                 jaeger.decode(answer, intake)
                 yield intake.items
             return
         for name, opened in _files(source):
-            yield from self._file(name, opened)
+            yield from self._file(name, self._pipe if source == STDIN else opened)
 
     def _intake(self, place: str) -> Intake:
         return Intake(place=place, tally=self.tally, everything=self._everything)
 
-    def _file(self, name: str, opened: Callable[[], IO[bytes]]) -> Iterator[list[Item]]:
+    def _file(self, name: str, opened: Opener) -> Iterator[list[Item]]:
         try:
             raw = opened()
         except OSError as error:
@@ -92,6 +101,7 @@ class Reader:
         try:
             for number, (kind, message) in enumerate(messages(stream), 1):
                 place = f"{name}:{number}"
+                BEING_READ.set(place)
                 items = self._message(kind, message, place)
                 if isinstance(items, str):
                     problem = items
@@ -116,7 +126,8 @@ class Reader:
 
     def _unread(self, message: bytes, place: str, reason: str) -> bool:
         """Count a message that was not read; return whether it is a trace that was cut short."""
-        cut = any(mark in message[:4096] for mark in TELEMETRY) and not message.rstrip().endswith((b"}", b"]"))
+        ends = "unexpected end" in reason or not message.rstrip().endswith((b"}", b"]"))
+        cut = ends and any(mark in message[:4096] for mark in TELEMETRY)
         self.tally.add("truncated" if cut else "unreadable", place if cut else f"{place}: {reason}")
         return cut
 
@@ -130,11 +141,11 @@ class Reader:
         try:
             documents = orjson.loads(message)
         except orjson.JSONDecodeError as error:
-            return f"not JSON ({error})"
+            return f"not JSON ({error}){looks.like(message)}"
         for document in documents if isinstance(documents, list) else [documents]:
             decode = _decoder(document)
             if decode is None:
-                return "JSON, but not OTLP"
+                return f"JSON, but not OTLP{looks.like(message)}"
             decode(document, intake)
         return intake.items
 
@@ -145,7 +156,23 @@ def _decoder(document: object) -> Callable[[Any, Intake], None] | None:
     return jaeger.decode if jaeger.is_jaeger(document) else None
 
 
-def _files(source: str) -> list[tuple[str, Callable[[], IO[bytes]]]]:
+@contextmanager
+def kept_pipe(sources: Iterable[str]) -> Iterator[Opener | None]:
+    """Give how to open standard input more than once, from a copy without a name; None where no source is that."""
+    if STDIN not in sources:
+        yield None
+        return
+    with tempfile.TemporaryFile() as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+
+        def again() -> IO[bytes]:
+            kept.seek(0)
+            return os.fdopen(os.dup(kept.fileno()), "rb")
+
+        yield again
+
+
+def _files(source: str) -> list[tuple[str, Opener]]:
     """Return the name of every file that a source means, and how to open it."""
     if source == STDIN:
         return [("standard input", lambda: sys.stdin.buffer)]
@@ -160,7 +187,7 @@ def _files(source: str) -> list[tuple[str, Callable[[], IO[bytes]]]]:
     return [(source, _opener(path))]
 
 
-def _opener(path: Path) -> Callable[[], IO[bytes]]:
+def _opener(path: Path) -> Opener:
     return lambda: path.open("rb")
 
 

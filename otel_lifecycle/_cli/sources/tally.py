@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_lifecycle._cli.text import printable
+
 MAX_NOTES: Final = 20
 """Places named one by one for each kind of trouble; beyond it only their number."""
 
@@ -13,13 +15,19 @@ MEANING: Final = {
     "empty_file": "empty files",
     "truncated": "files or messages cut short; what came before was read",
     "unreadable": "messages that are no OTLP; skipped",
+    "unreadable_line": "lines that are no event; skipped",
+    "no_id": "events without a request's id, in a file in which others have one; taken as one request",
     "not_a_trace": "files in a folder that hold no telemetry; skipped",
     "broken_span": "spans without usable ids or times; skipped",
+    "broken_attribute": "attributes whose value cannot be, such as a negative time; left out",
+    "broken_point": "metric points whose value cannot be, such as an infinite one; left out",
+    "outcome_dropped": "requests that lost their outcome, as a rule to a limit of attributes; judged by their events",
+    "unknown_outcome": "requests with an outcome that is none; taken as incomplete",
     "duplicate": "spans that came more than once; counted once",
     "duplicates_unchecked": "spans beyond the memory for duplicates; not checked against the oldest",
     "events_dropped": "span events dropped by limits before they were exported",
     "attributes_dropped": "span attributes dropped by limits before they were exported",
-    "clock_skew": "spans whose clocks disagree: they end before they start, or hold events outside themselves",
+    "clock_skew": "spans whose clocks disagree: ends before starts, events outside, or a year from all others",
     "other_spans": "spans of other libraries; not part of any request's lifecycle",
     "logs": "log batches; not read",
     "other_metrics": "metrics that are not about resources or waste; not read",
@@ -50,7 +58,7 @@ class Tally:
         if place is not None:
             kept = self.notes.setdefault(kind, [])
             if len(kept) < MAX_NOTES:
-                kept.append(place)
+                kept.append(printable(place))
 
     def lines(self) -> list[tuple[str, int, str, list[str]]]:
         """Return (kind, number, meaning, places) of everything that was counted, in the order of the table."""

@@ -16,6 +16,8 @@ from otel_lifecycle._cli.trace.find import Found
 STALL: Final = 5.0
 """A gap so many times the median gap, and at least :data:`STALL_S`, is shown as a stall."""
 STALL_S: Final = 0.05
+SKEW_NS: Final = 50_000_000
+"""Clocks that are so far apart show."""
 MAX_BARS: Final = 60
 
 
@@ -59,8 +61,20 @@ def anatomy(found: Found) -> Anatomy:
     """Take a request apart."""
     tokens = tuple(_tokens(found))
     bars = tuple(_bars(found))[:MAX_BARS]
-    outside = sum(bar.start < -STALL_S or bar.end > bars[0].end + STALL_S for bar in bars[1:]) if bars else 0
-    return Anatomy(found=found, bars=bars, tokens=tokens, stalls=tuple(_stalls(tokens)), skewed=outside)
+    by_id = {span.span_id: span for span in found.spans}
+    skewed = sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans)
+    return Anatomy(found=found, bars=bars, tokens=tokens, stalls=tuple(_stalls(tokens)), skewed=skewed)
+
+
+def _contradicts(span: Span, parent: Span | None) -> bool:
+    """Return whether a span cannot be where it says: it begins before its parent, or is a stage that outlasts it.
+
+    That a child outlasts its parent is in order; so is a gateway's span that is wider than the request.
+    """
+    if parent is None:
+        return False
+    late = semconv.STAGE in span.attributes and span.end_ns > parent.end_ns + SKEW_NS
+    return late or span.start_ns < parent.start_ns - SKEW_NS
 
 
 def _tokens(found: Found) -> Iterator[float]:

@@ -10,7 +10,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import Request
-from otel_lifecycle._cli.sources.reader import STDIN, Reader
+from otel_lifecycle._cli.sources.reader import Opener, Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import Tally
 
@@ -30,28 +30,36 @@ class Found:
     others: int
 
 
-def find(name: str, sources: Sequence[str], shape: str, tally: Tally, progress: Callable[[int], None] | None) -> Found:
+def find(
+    name: str,
+    sources: Sequence[str],
+    shape: str,
+    tally: Tally,
+    progress: Callable[[int], None] | None,
+    pipe: Opener | None = None,
+) -> Found:
     """Return the request that ``name`` means: a trace id or its beginning, a span id, or a request id.
 
-    Of several in one trace the one with that span id or, else, the longest.  Raises Unusable where there is none.
+    Of several in one trace the one with that span id or, else, the longest.  The sources are read up to three times,
+    which of a pipe needs ``pipe``.  Raises Unusable where there is none.
     """
-    spans = _spans(name, sources, tally, progress)
+    spans = _spans(name, Reader(sources, tally, everything=True, progress=progress, pipe=pipe))
     traces = {span.trace_id for span in spans}
     if len(traces) > 1:
         raise Unusable(f"{name} stands for {len(traces)} traces: {', '.join(sorted(traces)[:5])}")
     if not spans:
-        trace_id = _trace_of(name, sources)
+        trace_id = _trace_of(name, Reader(sources, Tally(), pipe=pipe))
         if trace_id is None:
             raise Unusable(f"no trace, span or request {name!r} in {', '.join(sources)}")
-        spans = _spans(trace_id, sources, tally, progress)
+        spans = _spans(trace_id, Reader(sources, tally, everything=True, progress=progress, pipe=pipe))
     return _chosen(name, spans, shape)
 
 
-def only_request(sources: Sequence[str], shape: str, tally: Tally) -> Found:
+def only_request(sources: Sequence[str], shape: str, tally: Tally, pipe: Opener | None = None) -> Found:
     """Return the one request that some sources hold; Unusable, with their names, where there are more."""
     names: list[str] = []
     total = 0
-    for item in Reader(sources, tally):
+    for item in Reader(sources, tally, pipe=pipe):
         if isinstance(item, Span) and is_request(item):
             total += 1
             if len(names) < 5:
@@ -60,23 +68,20 @@ def only_request(sources: Sequence[str], shape: str, tally: Tally) -> Found:
         raise Unusable(f"no request in {', '.join(sources)}")
     if total > 1:
         raise Unusable(f"{total:,} requests in it; name one: otel-lifecycle view {names[0]} {' '.join(sources)}")
-    return find(names[0], sources, shape, tally, None)
+    return find(names[0], sources, shape, tally, None, pipe)
 
 
-def _spans(name: str, sources: Sequence[str], tally: Tally, progress: Callable[[int], None] | None) -> list[Span]:
+def _spans(name: str, reader: Reader) -> list[Span]:
     wanted = name.lower()
     if len(wanted) < SHORTEST or set(wanted) - set("0123456789abcdef"):
         return []
-    reader = Reader(sources, tally, everything=True, progress=progress)
     found = [item for item in reader if isinstance(item, Span) and item.trace_id.startswith(wanted)]
     return found[:MAX_SPANS]
 
 
-def _trace_of(name: str, sources: Sequence[str]) -> str | None:
-    """Return the trace of a span id or a request id; a pipe was read already and cannot be read again."""
-    if STDIN in sources:
-        return None
-    for item in Reader(sources, Tally()):
+def _trace_of(name: str, reader: Reader) -> str | None:
+    """Return the trace of a span id or a request id."""
+    for item in reader:
         if not isinstance(item, Span):
             continue
         if item.span_id == name.lower() or str(item.attributes.get(semconv.REQUEST_ID)) == name:
