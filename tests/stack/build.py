@@ -3,7 +3,7 @@
 ``python -m tests.stack.build`` builds what is missing.  Each program has a module of its own beside this file, or their
 dependencies would fight.  A binary lies under a hash of the files that pin it, outside the checkout, so a fresh clone
 finds it; it gets its name only when it is whole and has said its version, so a build that was cut short leaves nothing
-that a later one would trust.
+that a later one would trust.  Its size is written beside it: one that is cut off or empty afterwards is built again.
 """
 
 from __future__ import annotations
@@ -76,15 +76,41 @@ def binary(name: str) -> Path:
 
 
 def missing() -> list[str]:
-    """Return the names of the programs that are not built."""
-    return [name for name in PROGRAMS if not binary(name).is_file()]
+    """Return the names of the programs that are not built, or not whole."""
+    return [name for name in PROGRAMS if not whole(name)]
+
+
+def whole(name: str) -> bool:
+    """Whether the program is there and as large as when it was built; one without that mark has to say its version."""
+    target = binary(name)
+    mark = _mark(target)
+    try:
+        if mark.exists():
+            return mark.read_text() == str(target.stat().st_size)
+        # Built before there were marks.
+        done = subprocess.run([str(target), *PROGRAMS[name].version], capture_output=True, check=False, timeout=60)
+        if done.returncode == 0 and target.stat().st_size:
+            mark.write_text(str(target.stat().st_size))
+            return True
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return False
+
+
+def _mark(target: Path) -> Path:
+    return target.with_suffix(".size")
 
 
 def ensure(name: str) -> Path:
-    """Return the program's binary, built first if it is missing; BuildError says why it cannot be."""
+    """Return the program's binary, built first if it is not whole; BuildError says why it cannot be."""
     target = binary(name)
-    if not target.is_file():
-        _build(PROGRAMS[name], target)
+    if not whole(name):
+        try:
+            _build(PROGRAMS[name], target)
+        except OSError as error:
+            raise BuildError(
+                f"{name} cannot be kept in {target.parent}: {error}; set XDG_CACHE_HOME to a folder that can be written"
+            ) from error
     return target
 
 
@@ -100,7 +126,10 @@ def _build(program: Program, target: Path) -> None:
         command = [go, "build", "-mod=readonly", "-p", "2", "-trimpath", "-ldflags=-s -w", "-o", str(made)]
         _run([*command, program.package], program, cwd=HERE / program.module)
         _run([str(made), *program.version], program, cwd=Path(folder))
+        _mark(target).unlink(missing_ok=True)
+        size = made.stat().st_size
         made.replace(target)
+        _mark(target).write_text(str(size))
 
 
 def _run(command: list[str], program: Program, cwd: Path) -> None:
@@ -119,7 +148,7 @@ def main() -> int:
     """Build whatever is missing, one after another; the exit code is 1 if any could not be built."""
     failed = 0
     for name in PROGRAMS:
-        fresh = not binary(name).is_file()
+        fresh = not whole(name)
         if fresh:
             sys.stdout.write(f"building {name} (minutes, once) ...\n")
             sys.stdout.flush()

@@ -26,6 +26,8 @@ CONFIG: Final = Path(__file__).parents[2] / "collector-config"
 LOOPBACK: Final = "127.0.0.1"
 START_TIMEOUT: Final = 60.0
 STOP_TIMEOUT: Final = 15.0
+RUNBOOKS: Final = "https://wiki.test/inference"
+"""Where the operator of the tests reads the runbook."""
 
 
 class StackError(RuntimeError):
@@ -180,7 +182,7 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Running:
             "--enable-feature=exemplar-storage",
             f"--query.lookback-delta={overlay.scaled('5m')}",
         ],
-        env={},
+        env={"RUNBOOKS": RUNBOOKS},
         folder=folder,
         ready=f"http://{LOOPBACK}:{port}/-/ready",
         ports={"http": port},

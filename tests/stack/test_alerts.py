@@ -11,6 +11,7 @@ from itertools import cycle
 from tests.stack.backends import NotYet, eventually
 from tests.stack.conftest import Stack
 from tests.stack.load import MIXED, PREFILL_BOUND, Script, Server
+from tests.stack.programs import RUNBOOKS
 
 RATE = 8
 """Requests a second: 80 in the ten seconds that stand for five minutes, over the floor of 20."""
@@ -106,9 +107,11 @@ def test_a_jammed_queue_fires_while_no_request_has_ended(stack: Stack) -> None:
             request.complete()
         assert watch(stack, name, job, "inactive")[-1] == "inactive"
         delivered(stack, name, job, ["firing", "resolved"])
+    assert said["runbook_url"] == f"{RUNBOOKS}#inferencequeuejam"
+    assert all("runbooks" not in alert["labels"] for alert in stack.webhook.alerts(name, job))
     assert said["summary"] == (
-        f"{job} smollm2: at least 4 requests stayed in queue for 3 minutes and none ended. Next: who holds the slots "
-        "(active requests by stage), the oldest request, the engine's own log."
+        f"{job} smollm2: at least 4 requests stayed in queue for 3 minutes and none got past it. Next: who holds the "
+        "slots (active requests by stage), the oldest request, the engine's own log."
     )
 
 
@@ -122,7 +125,7 @@ def test_the_first_violation_of_a_process_fires(stack: Stack) -> None:
         server.play(Script(illegal=True))
         server.flush()
         (said, *_) = delivered(stack, "InferenceIllegalTransitions", job, ["firing"])
-    assert said["summary"].startswith(f"{job} smollm2: illegal_transition in 1 events in 5 minutes:")
+    assert said["summary"].startswith(f"{job} smollm2: 1 x illegal_transition in 5 minutes:")
 
 
 def test_a_failing_service_fires_though_it_has_no_success_series(stack: Stack) -> None:
@@ -131,6 +134,6 @@ def test_a_failing_service_fires_though_it_has_no_success_series(stack: Stack) -
     with stack.server(job) as server, steady(server, Script(end="fail", where="prefill", reason="out_of_memory")):
         (said, *_) = delivered(stack, name, job, ["firing"])
     assert said["summary"] == (
-        f"{job} smollm2: only 0% of ended requests completed. Most others ended in prefill (failed). "
-        "Next: outcomes by stage and error.type, then the traces with that outcome."
+        f"{job} smollm2: only 0% of the requests that nobody cancelled completed. Most others ended in prefill "
+        "(failed). Next: outcomes by stage and error.type, then the traces with that outcome."
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +49,7 @@ def test_an_unreachable_proxy_is_named_and_the_next_try_mends_it(cache: Path) ->
     assert files(cache) == []
     (cache / "proxy").touch()
     assert build.ensure("jaeger").is_file()
-    assert files(cache) == ["jaeger"]
+    assert files(cache) == ["jaeger", "jaeger.size"]
 
 
 def test_a_half_built_cache_is_not_trusted(cache: Path) -> None:
@@ -59,11 +63,80 @@ def test_a_half_built_cache_is_not_trusted(cache: Path) -> None:
     assert "amtool" not in build.missing()
 
 
+@pytest.mark.parametrize("marked", [True, False], ids=["with its size beside it", "from before there were sizes"])
+@pytest.mark.parametrize("left", ["", "#!/bin/sh\nexec /nowhere"], ids=["empty", "cut off"])
+def test_a_binary_that_is_not_whole_is_built_again(cache: Path, left: str, marked: bool) -> None:
+    """A disk that was full, a copy that was cut short: it is missing, and the next try mends it."""
+    (cache / "proxy").touch()
+    target = build.ensure("promtool")
+    sound = target.read_text()
+    if not marked:
+        (target.parent / "promtool.size").unlink()
+    target.write_text(left)
+    assert "promtool" in build.missing()
+    assert build.ensure("promtool").read_text() == sound
+    assert "promtool" not in build.missing()
+
+
+def test_a_sound_binary_without_its_size_is_taken_and_measured(cache: Path) -> None:
+    """Built before there were sizes: it says its version once, and is not built again."""
+    (cache / "proxy").touch()
+    target = build.ensure("promtool")
+    (target.parent / "promtool.size").unlink()
+    (cache / "proxy").unlink()
+    assert build.ensure("promtool") == target
+    assert files(cache) == ["promtool", "promtool.size"]
+
+
+def test_a_cache_that_cannot_be_made_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file where its folder should be: which folder, why, and what to set instead."""
+    (cache / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "file"))
+    said = r"jaeger cannot be kept in .*/file/otel-lifecycle/stack/\w+: .*set XDG_CACHE_HOME to a folder"
+    with pytest.raises(build.BuildError, match=said):
+        build.ensure("jaeger")
+    assert build.main() == 1
+
+
 def test_without_go_the_error_says_what_is_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of the program, and what to install."""
     monkeypatch.setenv("PATH", str(cache))
     with pytest.raises(build.BuildError, match="promtool is not built and there is no Go to build it with; install Go"):
         build.ensure("promtool")
+
+
+def test_without_go_one_line_says_what_is_skipped(cache: Path) -> None:
+    """All that is marked stack, wherever it stands: one skipped, and none fails or runs."""
+    command = [sys.executable, "-m", "pytest", "-m", "stack", "-rs", "-p", "no:cacheprovider"]
+    env = {**os.environ, "PATH": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*command, "tests/stack", "tests/cli/test_real_backends.py"],
+        cwd=build.HERE.parents[1],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (skipped,) = re.findall(r"^SKIPPED .*$", done.stdout, re.MULTILINE)
+    assert ": all tests on real backends: no Go to build collector, " in skipped
+    assert re.search(r"^=+ 1 skipped, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["with Go", "without Go"])
+def test_the_tests_build_first_where_there_is_go(cache: Path, there: bool) -> None:
+    """`make test-stack` builds what is missing before anything is collected; without Go it goes on to skip."""
+    path = os.environ["PATH"] if there else "/nowhere"
+    make = shutil.which("make")
+    assert make is not None
+    done = subprocess.run(
+        [make, "-n", "-f", str(build.HERE / "stack.mk"), "test-stack", "STAMP=", "BIN=bin"],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("bin/python -m tests.stack.build" in done.stdout) is there
+    assert "bin/python -m pytest -m stack" in done.stdout
 
 
 def test_what_pins_a_program_decides_where_it_lies(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

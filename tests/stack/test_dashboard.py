@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -20,20 +21,37 @@ from tests.stack.programs import CONFIG
 
 JOB: Final = "dashboard"
 BOARD: Final = json.loads((CONFIG / "grafana" / "dashboards" / "inference.json").read_text())
-VARIABLES: Final = {"$job": JOB, "$model": ".*", "$traffic": "()", "$__rate_interval": "10s"}
+# The source's timeInterval of 60 s makes $__rate_interval four minutes, here eight seconds.
+VARIABLES: Final = {"$job": JOB, "$model": ".*", "$__rate_interval": "8s"}
+LATENCY: Final = {"TTFT", "TPOT", "ITL", "E2E, completed"}
 WARM_UP: Final = Script(prefill=50.0)
 
 
-def queries() -> list[tuple[str, str]]:
-    """Return the panel's title and the expression of every query, with the variables filled in."""
+def queries(*, exemplars: bool = False, job: str = JOB) -> list[tuple[str, str]]:
+    """Return where each query of data (or of exemplars) stands and what it asks, with the variables filled in."""
     found = []
     for panel in BOARD["panels"]:
         for target in panel.get("targets", []):
             expr = target["expr"]
-            for name, value in VARIABLES.items():
+            for name, value in {**VARIABLES, "$job": job}.items():
                 expr = expr.replace(name, value)
-            found.append((f"{panel['title']}/{target['refId']}", expr))
+            if target.get("exemplar", False) is exemplars:
+                found.append((f"{panel['title']}/{panel['type']}/{target['refId']}", expr))
     return found
+
+
+def in_the_row(title: str) -> bool:
+    """Whether a query belongs to the latency row."""
+    return title.split("/", maxsplit=1)[0] in LATENCY
+
+
+def data(stack: Stack, title: str, expr: str) -> list[float]:
+    """Return the numbers a panel would draw of the last minute; NotYet if there is none."""
+    series = stack.prometheus.series(overlay.scaled(expr).replace("[266ms]", "[8s]"), 60)
+    values = [float(value) for each in series for _, value in each["values"] if value != "NaN"]
+    if not values:
+        raise NotYet(f"{title} has no data: {expr}")
+    return values
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +85,68 @@ def _half(options: CallbackOptions) -> list[Observation]:
 @pytest.mark.parametrize(("title", "expr"), queries(), ids=[title for title, _ in queries()])
 def test_every_query_returns_data(stack: Stack, played: None, title: str, expr: str) -> None:
     """As a panel asks it, over the last minute; some sample of it is a number."""
+    assert eventually(lambda: data(stack, title, expr), timeout=15)
 
-    def data() -> list[Any]:
-        series = stack.prometheus.series(overlay.scaled(expr).replace("[333ms]", "[10s]"), 60)
-        values = [float(value) for each in series for _, value in each["values"] if value != "NaN"]
-        if not values:
-            raise NotYet(f"{title} has no data: {expr}")
-        return values
 
-    assert eventually(data, timeout=15)
+@pytest.mark.parametrize(
+    ("title", "expr"), queries(exemplars=True), ids=[title for title, _ in queries(exemplars=True)]
+)
+def test_every_query_of_exemplars_returns_dots_and_no_data(stack: Stack, played: None, title: str, expr: str) -> None:
+    """The recorded series have no exemplars, so their panels ask the raw buckets, and for these alone."""
+    assert eventually(lambda: stack.prometheus.exemplars(expr) or _none(title), timeout=15)
+    assert stack.prometheus.query(expr) == {}
+
+
+def _none(title: str) -> Any:
+    raise NotYet(f"{title} has no exemplars")
+
+
+def test_a_panel_of_completed_requests_leaves_out_the_rest(stack: Stack, played: None) -> None:
+    """Each of its queries asks for that outcome, and the samples it counts are those of completed requests."""
+    (panel,) = (each for each in BOARD["panels"] if each["title"] == "E2E, completed")
+    assert all('inference_outcome="completed"' in target["expr"] for target in panel["targets"])
+    samples = next(expr for title, expr in queries() if title == "E2E, completed/timeseries/E")
+    outcomes = f'sum by (inference_outcome) (inference:e2e_count:increase5m{{job="{JOB}"}})'
+
+    def compared() -> None:
+        shown, by_outcome = stack.prometheus.value(samples), stack.prometheus.by("inference_outcome", outcomes)
+        assert shown == by_outcome["completed"] < sum(by_outcome.values())
+
+    with stack.server(JOB) as server:
+        server.play_all(mix(5, 40))
+    eventually(compared)
+
+
+@pytest.mark.parametrize("seconds", [0, 12], ids=["a burst", "an export a minute"])
+def test_the_latency_row_is_full(stack: Stack, seconds: float) -> None:
+    """Of one burst, of which each series has one value, and at the SDK's interval of 60 s (here 2 s)."""
+    job = f"row-{seconds}"
+    with stack.server(job, interval_ms=2000 if seconds else 3_600_000) as server:
+        for _ in range(max(1, int(seconds))):
+            server.play_all(mix(6, 20))
+            time.sleep(min(1, seconds))
+    for title, expr in queries(job=job):
+        if in_the_row(title):
+            eventually(partial(data, stack, title, expr))
+
+
+def test_two_services_have_two_legends() -> None:
+    """A query that keeps service and model apart names both in its legend."""
+    for panel in BOARD["panels"]:
+        for target in panel.get("targets", []):
+            expr = target["expr"]
+            if expr.startswith(("inference:", "sum by (job, gen_ai_request_model)")):
+                assert "{{job}} {{gen_ai_request_model}}" in target["legendFormat"], panel["title"]
+
+
+def test_a_service_without_violations_shows_0(stack: Stack) -> None:
+    """No violation has no series; the figure is 0 all the same, of a service that is there."""
+    job = "without-violations"
+    (expr,) = (expr for title, expr in queries(job=job) if title.startswith("Violations/"))
+    with stack.server(job) as server:
+        server.play_all([Script()] * 3)
+        server.flush()
+        assert eventually(lambda: stack.prometheus.value(expr)) == 0
 
 
 def test_the_annotations_and_the_variables_are_queries_of_prometheus(stack: Stack, played: None) -> None:
@@ -83,21 +154,27 @@ def test_the_annotations_and_the_variables_are_queries_of_prometheus(stack: Stac
     (annotation,) = BOARD["annotations"]["list"]
     stack.prometheus.query(annotation["expr"].replace("$job", JOB))
     offered = {entry["name"]: entry["query"] for entry in BOARD["templating"]["list"]}
-    assert offered["job"]["query"] == "label_values(inference_requests_total, job)"
-    assert JOB in stack.prometheus.by("job", "count by (job) (inference_requests_total)")
+    picked = '{__name__=~"inference_active_requests|inference_requests_total"}'
+    assert offered["job"]["query"] == f"label_values({picked}, job)"
+    assert JOB in stack.prometheus.by("job", f"count by (job) ({picked})")
 
 
-def test_warm_up_is_left_out_unless_it_is_asked_for(stack: Stack, played: None) -> None:
-    """The TTFT panel knows nothing of a warm-up of 50 s, and does once all traffic is chosen (C54)."""
-    (panel,) = (each for each in BOARD["panels"] if each["title"] == "TTFT" and each["type"] == "timeseries")
-    (expr,) = (target["expr"] for target in panel["targets"] if target["legendFormat"] == "p99")
+def test_a_service_that_jams_from_its_start_can_be_picked(stack: Stack) -> None:
+    """Nothing of it has ever ended; the gauge of active requests names it all the same."""
+    (entry,) = (entry for entry in BOARD["templating"]["list"] if entry["name"] == "job")
+    selector = entry["query"]["query"].removeprefix("label_values(").removesuffix(", job)")
+    with stack.server("jams-from-its-start") as server:
+        server.play(Script(end="leave", where="queue"))
 
-    def p99(traffic: str) -> float:
-        filled = {**VARIABLES, "$traffic": traffic, "$__rate_interval": "5m"}
-        text = expr
-        for name, value in filled.items():
-            text = text.replace(name, value)
-        return stack.prometheus.value(text)
+        def offered() -> None:
+            assert "jams-from-its-start" in stack.prometheus.by("job", f"count by (job) ({selector})")
 
-    assert p99("()") < 5
-    assert p99(".*") > 40
+        eventually(offered)
+
+
+def test_warm_up_is_left_out(stack: Stack, played: None) -> None:
+    """The TTFT panel knows nothing of a warm-up of 50 s that the raw series have (C54)."""
+    (expr,) = (expr for title, expr in queries() if title == "TTFT/timeseries/C")
+    raw = f'inference_time_to_first_token_seconds_bucket{{job="{JOB}", inference_traffic="warmup"}}'
+    assert max(data(stack, "TTFT", expr)) < 5
+    assert stack.prometheus.value(f"histogram_quantile(0.5, sum by (le) ({raw}))") > 40

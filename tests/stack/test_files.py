@@ -109,6 +109,49 @@ def test_compose_starts_what_was_tested(project: Any) -> None:
     assert (pinned("jaeger", "github.com/jaegertracing/jaeger"), images["jaegertracing/jaeger"]) == ("1.76.0", "2.13.0")
 
 
+SERVICES: Final = {"collector": "collector.yaml", "agent": "agent.yaml", "gateway": "gateway.yaml"}
+# What compose itself decides: where a container listens, and what is published of it.
+LISTENS: Final = {"OTLP_GRPC_ENDPOINT", "OTLP_HTTP_ENDPOINT", "HEALTH_ENDPOINT", "METRICS_HOST", "METRICS_PORT"}
+
+
+def names_read(name: str) -> set[str]:
+    """Return the environment variables that a file reads, whichever syntax it has for them."""
+    lines = (line for line in (CONFIG / name).read_text().splitlines() if not line.lstrip().startswith("#"))
+    return set(re.findall(r"(?<!\$)\$\{(?:env:)?(\w+)", "\n".join(lines)))
+
+
+def test_compose_passes_every_setting_on() -> None:
+    """What the operator exported reaches the program that reads it; what was not set is not set there either."""
+    given = {name: f"of-the-test-{name}" for file in SERVICES.values() for name in names_read(file) - LISTENS}
+    agents = {f"AGENT_{name}": f"the-agents-{name}" for name in ("MEMORY_LIMIT_MIB", "MEMORY_SPIKE_MIB")}
+    memory = {"COLLECTOR_MEMORY": "3g", "AGENT_MEMORY": "1g"}
+    env = {**SETTINGS, **given, **agents, **memory, "RUNBOOKS": "https://wiki.example"}
+    services = json.loads(run("validate", "compose", CONFIG / "compose.yaml", env=env))["services"]
+    for service, file in SERVICES.items():
+        own = {name: given[name] for name in names_read(file) - LISTENS}
+        if service == "agent":
+            own |= {name.removeprefix("AGENT_"): value for name, value in agents.items()}
+        assert services[service]["environment"] == own, service
+    assert services["prometheus"]["environment"] == {"RUNBOOKS": "https://wiki.example"}
+    limits = [int(services[service]["mem_limit"]) >> 30 for service in SERVICES]
+    assert limits == [3, 1, 3]
+
+
+def test_compose_without_settings_leaves_the_defaults_of_the_files(project: Any) -> None:
+    """A name that is not exported has no value in the container; the agent has the memory of one that holds nothing."""
+    for service in SERVICES:
+        environment = project["services"][service]["environment"]
+        own = {"MEMORY_LIMIT_MIB": "256", "MEMORY_SPIKE_MIB": "64"} if service == "agent" else {}
+        assert {name: value for name, value in environment.items() if value is not None} == own
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    """Each environment variable that a file of the folder reads stands in a table of README.md."""
+    rows = "".join(line for line in README.read_text().splitlines(keepends=True) if line.startswith("|"))
+    read = {name for path in CONFIG.glob("*.yaml") for name in names_read(path.name)}
+    assert sorted(name for name in read if f"`{name}`" not in rows) == []
+
+
 def test_compose_gives_the_tested_flags(project: Any) -> None:
     """Prometheus has its OTLP receiver and its exemplar storage on."""
     assert {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"} <= set(
@@ -137,7 +180,16 @@ def test_every_alert_has_its_section_in_the_runbook() -> None:
     headings = re.findall(r"^### (Inference\w+)$", README.read_text(), re.MULTILINE)
     assert sorted(headings) == alerts()
     text = "".join(path.read_text() for path in RULES)
-    assert set(re.findall(r'runbook: "README.md#(\w+)"', text)) == {name.lower() for name in alerts()}
+    links = re.findall(r'runbook_url: "\{\{ or \$externalLabels.runbooks `README.md` \}\}#(\w+)"', text)
+    assert set(links) == {name.lower() for name in alerts()}
+    assert len(links) == len(re.findall(r"\n        annotations:(?: &\w+)?\n", text))
+
+
+def test_a_runbook_is_linked_to_where_the_operator_keeps_it() -> None:
+    """RUNBOOKS becomes the external label that the links begin with, and a label of no alert."""
+    text = (CONFIG / "prometheus.yaml").read_text()
+    assert "runbooks: ${RUNBOOKS}" in text
+    assert "{action: labeldrop, regex: runbooks}" in text
 
 
 def test_every_alert_is_tested_to_fire_and_to_be_silent() -> None:

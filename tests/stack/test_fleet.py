@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,17 @@ OTHERS = ("http", "health", "metrics")
 FAILS = Script(end="fail", where="prefill", reason="engine_error")
 # A service name with one address for each gateway, as a headless service has. The agent sees it in a file of its own.
 PRIVATE_HOSTS = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+def private_hosts(command: Sequence[str] = PRIVATE_HOSTS) -> Sequence[str]:
+    """Return the command that gives a program a file of hosts of its own; StackError if this system forbids it."""
+    done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise programs.StackError(
+            f"`{' '.join(command)}` is not permitted here ({done.stderr.strip()}), and the agent needs it for a name "
+            "with two addresses. Be root, or allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    return command
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,10 +88,18 @@ def fleet(stack: Stack) -> Iterator[Fleet]:
                 CONFIG / "agent.yaml",
                 name="agent",
                 env={**stack.endpoints, "GATEWAY_HOST": NAME, "GATEWAY_PORT": str(port), "BATCH_TIMEOUT": "100ms"},
-                before=[*PRIVATE_HOSTS, "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"],
+                before=[*private_hosts(), "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"],
             )
         )
         yield Fleet(agent=agent, gateways=gateways, hosts=hosts)
+
+
+def test_a_system_that_forbids_a_namespace_is_named() -> None:
+    """What was refused, what the system said, and what to do."""
+    refused = ["sh", "-c", "echo 'unshare: write failed /proc/self/uid_map: Operation not permitted' >&2; exit 1"]
+    said = r"is not permitted here \(unshare: write failed .*not permitted\).*apparmor_restrict_unprivileged_userns=0"
+    with pytest.raises(programs.StackError, match=said):
+        private_hosts(refused)
 
 
 def in_two_parts(server: Server, traces: int) -> None:

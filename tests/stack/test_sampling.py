@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from opentelemetry import trace
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
@@ -143,3 +144,71 @@ def test_the_wait_must_be_longer_than_the_request(stack: Stack, start: Start, wa
 
     time.sleep(float(wait[:-1]) + 2)
     assert ("ask the scheduler" in names()) is kept
+
+
+LATE = "otelcol_processor_tail_sampling_early_releases_from_cache_decision"
+CALLERS_TRACE = {"TRACE_WAIT": "12s", "TRACES_KEPT_PERCENT": "0"}
+
+
+def fails_under(stack: Stack, job: str, collector: Running, *, before: int = 0) -> str:
+    """Let a caller's root end, requests of its trace end well, and one fail 4 s later; return the trace's id."""
+    endpoint = f"http://{LOOPBACK}:{collector.ports['grpc']}"
+    with stack.server(f"{job}-caller", endpoint=endpoint) as caller, stack.server(job, endpoint=endpoint) as server:
+        root = caller.tracer_provider.get_tracer("caller").start_span("submit")
+        if not before:
+            root.end()
+            caller.flush()
+        with trace.use_span(trace.NonRecordingSpan(root.get_span_context())):
+            for _ in range(before):
+                server.play(PREFILL_BOUND)
+            server.flush()
+            request = server.play(Script(end="leave", where="queue"))
+        time.sleep(4)
+        request.fail("engine_error")
+        server.flush()
+        root.end()
+    return f"{root.get_span_context().trace_id:032x}"
+
+
+def released(collector: Running) -> float:
+    """Return how many spans came for a trace that had been let go; what InferenceSpansAfterTheDecision reads."""
+    return scrape(collector.ports["metrics"]).get(LATE, 0.0)
+
+
+@pytest.mark.parametrize(("after_root", "kept"), [("1s", False), ("12s", True)])
+def test_a_request_may_outlive_its_callers_root_by_the_wait_after_it(
+    stack: Stack, start: Start, after_root: str, kept: bool
+) -> None:
+    """A submit ends at once, its request fails 4 s later: kept where TRACE_WAIT_AFTER_ROOT is longer, else counted."""
+    job = f"outlives-{after_root}"
+    collector = start(job, {**CALLERS_TRACE, "TRACE_WAIT_AFTER_ROOT": after_root})
+    trace_id = fails_under(stack, job, collector)
+    if kept:
+        assert {"chat smollm2", "queue", "submit"} <= {span["name"] for span in stack.jaeger.trace(trace_id, spans=3)}
+    else:
+        eventually(lambda: _positive(released(collector)))
+        time.sleep(1)
+        assert stack.jaeger.spans(trace_id) == []
+    assert (released(collector) == 0) is kept
+
+
+@pytest.mark.parametrize(("wait", "kept"), [("2s", False), ("12s", True)])
+def test_a_trace_longer_than_the_wait_is_judged_by_its_first_requests(
+    stack: Stack, start: Start, wait: str, kept: bool
+) -> None:
+    """A session whose second request fails after 4 s: kept where TRACE_WAIT is longer, else counted as let go."""
+    job = f"session-{wait}"
+    collector = start(job, {**CALLERS_TRACE, "TRACE_WAIT": wait})
+    trace_id = fails_under(stack, job, collector, before=1)
+    if kept:
+        assert len(stack.jaeger.trace(trace_id, spans=8)) == 8
+    else:
+        eventually(lambda: _positive(released(collector)))
+        time.sleep(1)
+        assert stack.jaeger.spans(trace_id) == []
+    assert (released(collector) == 0) is kept
+
+
+def _positive(value: float) -> None:
+    if not value > 0:
+        raise NotYet("no span was released by a decision made before")

@@ -15,7 +15,9 @@ from otel_lifecycle import semconv
 from tests.stack.backends import NotYet, eventually
 from tests.stack.conftest import Stack
 from tests.stack.load import Script, Server
+from tests.stack.programs import CONFIG
 
+README = CONFIG / "README.md"
 NS = 1e9
 KINDS = {
     "completed": Script(),
@@ -117,6 +119,47 @@ def test_the_searches_of_the_readme_find_their_traces(stack: Stack, played: Any)
 
     def agree() -> None:
         assert found() == expected
+
+    eventually(agree)
+
+
+def tags(question: str) -> dict[str, str]:
+    """Return the tags that the README's table of searches offers for Jaeger."""
+    (row,) = (line for line in README.read_text().splitlines() if line.startswith(f"| {question} |"))
+    return dict(pair.split("=", 1) for pair in row.rstrip("| ").rsplit("`", 2)[1].split())
+
+
+def test_a_search_for_completed_requests_leaves_out_the_cancelled(stack: Stack) -> None:
+    """With an objective a cancelled request has not met it, and its client may have left, too; neither is found."""
+    ids = {}
+    with stack.server("searches", slo=lifecycle.Slo(ttft=0.5)) as server:
+        for kind, script in {
+            "quick": Script(),
+            "slow": Script(prefill=0.9),
+            "cancelled": Script(end="leave", where="prefill"),
+            "went on": Script(end="leave", where="prefill"),
+        }.items():
+            request = server.play(script)
+            if script.end == "leave":
+                request.client_disconnected()
+                if kind == "went on":
+                    request.first_token()
+                request.complete() if kind == "went on" else request.cancel()
+            (*_, span) = server.request_spans()
+            assert span.context is not None
+            ids[kind] = f"{span.context.trace_id:032x}"
+
+    def agree() -> None:
+        found = {
+            "all over an objective": stack.jaeger.search("searches", {"inference.slo.met": "false"}),
+            "slow": stack.jaeger.search("searches", tags("slow to the first token, and why")),
+            "went on": stack.jaeger.search("searches", tags("client left, server went on")),
+        }
+        assert found == {
+            "all over an objective": {ids["slow"], ids["cancelled"]},
+            "slow": {ids["slow"]},
+            "went on": {ids["went on"]},
+        }
 
     eventually(agree)
 
