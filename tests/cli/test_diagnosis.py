@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otel_lifecycle import Slo
-from otel_lifecycle._cli.diagnosis import Diagnosis, diagnose
+from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.workload import Settings, gather
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span

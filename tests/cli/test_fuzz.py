@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_lifecycle._cli.diagnosis import diagnose
+from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.replayed import replayed
 from otel_lifecycle._cli.evidence.document import report_of

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from rich.console import Console
 
-from otel_lifecycle._cli.case import Finding
 from otel_lifecycle._cli.commands.report import title_of
-from otel_lifecycle._cli.diagnosis import Diagnosis
+from otel_lifecycle._cli.diagnosis.case import Finding
+from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.workload import Settings
 from otel_lifecycle._cli.render.tables import parts, report_tables

@@ -14,7 +14,7 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import show, write_page
-from otel_lifecycle._cli.diagnosis import diagnose
+from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.events.log import NANOSECONDS, read_logs
 from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed

@@ -9,7 +9,7 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.diagnosis import Diagnosis, diagnose
+from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
 from otel_lifecycle._cli.evidence.document import Document, report_of
 from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather

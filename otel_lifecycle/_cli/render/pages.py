@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import jinja2
 
-from otel_lifecycle._cli.diagnosis import Diagnosis
+from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.render import plots, tables

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
-from otel_lifecycle._cli.case import (
+from otel_lifecycle._cli.diagnosis.case import (
     ENDS_OFTEN,
     ENDS_RARELY,
     FEW,

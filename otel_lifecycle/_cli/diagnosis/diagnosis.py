@@ -1,18 +1,18 @@
 """From the symptom to the next place to look, with the evidence that led there and how sure it is.
 
-The rules are in :mod:`otel_lifecycle._cli.symptoms`.  Several places that the evidence supports alike are all named,
-and the headline says that it is mixed.
+The rules are in :mod:`otel_lifecycle._cli.diagnosis.symptoms`.  Several places that the evidence supports alike are all
+named, and the headline says that it is mixed.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from otel_lifecycle._cli.case import FEW, GRADES, LARGE_SHARE, Case, Finding
+from otel_lifecycle._cli.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
+from otel_lifecycle._cli.diagnosis.symptoms import RULES
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.requests.model import STAGES
-from otel_lifecycle._cli.symptoms import RULES
 from otel_lifecycle._cli.text import plural
 
 

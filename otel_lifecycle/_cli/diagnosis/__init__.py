@@ -1,0 +1,1 @@
+"""From the symptom to the next place to look."""
