@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
@@ -27,6 +27,9 @@ from otel_lifecycle.errors import EventAfterTerminal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_ONE: Final = 1
+_FIRST: Final = 0
 
 
 class Request:
@@ -60,10 +63,11 @@ class Request:
         ``at_ns`` is not keyword-only here alone: the default of one that is costs a fifth of the whole call.
         """
         try:
-            if n == 1 and choice == 0 and at_ns is NOW:
+            # By identity, which costs a quarter less than by value: an equal number of another kind goes the long way.
+            if n is _ONE and choice is _FIRST and at_ns is NOW:
                 self._ts.append(perf_counter_ns())  # type: ignore[union-attr]  # None outside decode: the miss is caught
                 return
-        except Exception:  # noqa: BLE001, S110  # the miss, or a comparison that raises, as an array's does
+        except AttributeError:  # the miss
             pass
         self._record.token(n, choice, at_ns)
 
