@@ -30,7 +30,7 @@ class Truncated(LifecycleError):
 
 def is_ours(span: ReadableSpan) -> bool:
     """Return whether the request API made a span; such a one was judged by its handle."""
-    return getattr(span.instrumentation_scope, "name", None) == semconv.SCOPE
+    return getattr(getattr(span, "instrumentation_scope", None), "name", None) == semconv.SCOPE
 
 
 def is_lifecycle(span: ReadableSpan) -> bool:

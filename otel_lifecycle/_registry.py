@@ -249,6 +249,7 @@ def housekeep(*, now: bool = False) -> None:
         if now:
             _drain(sys.maxsize)
             _state.due = clock + SWEEP_INTERVAL_NS
+            _state.left.clear()
             for request in snapshot():
                 _guarded(partial(request.sweep, clock, thorough=True))
         else:

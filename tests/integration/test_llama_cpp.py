@@ -29,7 +29,7 @@ from tests.support.telemetry import Telemetry
 pytestmark = [
     pytest.mark.slow,
     # It compiles for minutes where no wheel is kept; the extra `llama-cpp-python` brings it.
-    pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed"),
+    pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra `llama-cpp-python`"),
 ]
 
 NAME = "SmolLM2-135M-Instruct.Q4_1"

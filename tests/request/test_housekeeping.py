@@ -31,6 +31,20 @@ def test_serving_thread_sweeps_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(swept) == list(range(1000))
 
 
+def test_collection_takes_over_a_sweep_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sweeps all of them, so nothing is left of the one before, and the next begins with those open then."""
+    swept: list[int] = []
+    opened = {
+        number: SimpleNamespace(sweep=lambda now, *, thorough, number=number: swept.append(number))
+        for number in range(200)
+    }
+    monkeypatch.setattr(_registry, "open_requests", opened)
+    monkeypatch.setattr(_registry, "_state", state := _registry._Sweep())
+    _registry.housekeep()
+    _registry.housekeep(now=True)
+    assert (len(swept), list(state.left)) == (_registry.SWEEP_SLICE + 200, [])
+
+
 def test_serving_thread_ends_a_few_dropped_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand dropped at once it ends a slice a call; a collection ends the rest."""
     ended: list[int] = []
