@@ -154,15 +154,20 @@ class PassThrough(BaseHTTPMiddleware):
 
 
 class Spec24:
-    """A server of ASGI 2.4 on top of one of 2.3: ``send`` raises OSError once the client has left."""
+    """A server of ASGI 2.4 on top of one of 2.3: ``send`` raises OSError once the client has left.
 
-    def __init__(self, app: Any) -> None:
+    ``pause``: seconds between whoever receives hearing of it and ``send`` raising.
+    """
+
+    def __init__(self, app: Any, pause: float = 0.0) -> None:
         self.app = app
+        self.pause = pause
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
         scope["asgi"] = {**scope["asgi"], "spec_version": "2.4"}
         gone = asyncio.Event()
+        refuses = asyncio.Event()
         read = asyncio.Event()
 
         async def watch() -> None:
@@ -170,6 +175,9 @@ class Spec24:
             while (await receive())["type"] != "http.disconnect":
                 pass
             gone.set()
+            if self.pause:
+                await asyncio.sleep(self.pause)
+            refuses.set()
 
         async def receive_once() -> Any:
             if read.is_set():
@@ -181,7 +189,7 @@ class Spec24:
             return message
 
         async def send_or_raise(message: Any) -> None:
-            if gone.is_set():
+            if refuses.is_set():
                 raise OSError("the client has gone")
             await send(message)
 

@@ -153,7 +153,9 @@ def test_c77_stream_is_torn_down(telemetry: Telemetry, make: Any, spec: str, abo
         return StreamingResponse(make(torn))
 
     app = stack(telemetry, handler, [PassThrough] * above, [PassThrough] * below)
-    with serving(Spec24(app) if spec == "2.4" else app) as server:
+    # A BaseHTTPMiddleware above cancels us for its own send that failed, and is slower to pass the disconnect on: where
+    # both come within the same few steps of the loop, nobody has told us why we are cancelled.
+    with serving(Spec24(app, pause=0.05 * above) if spec == "2.4" else app) as server:
         leave_after(server.port, PATH, b"token", 2)
         span = request_span(telemetry)
         active = [point["value"] for point in telemetry.points("inference.active_requests")]
