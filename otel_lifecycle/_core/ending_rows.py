@@ -62,8 +62,8 @@ ROWS: Final[tuple[EndingRow, ...]] = (
 """The table.  ``configure(endings=…)`` adds rows that go before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+@dataclass(frozen=True, slots=True)
+class Terminal:
     """A terminal event with its reason and error type.  It holds no exception, and so no frame stays alive with it.
 
     ``complete`` as the ending of an exception means that the block counts as left normally.
@@ -74,22 +74,53 @@ class Ending:
     error_type: str | None = None
 
 
-def failing(reason: str) -> Ending:
-    return Ending(event="fail", reason=reason, error_type=reason)
+def failing(reason: str) -> Terminal:
+    return Terminal(event="fail", reason=reason, error_type=reason)
 
 
-STATUSES: Final[Mapping[int, Ending]] = {
+STATUSES: Final[Mapping[int, Terminal]] = {
     400: failing("bad_input"),
     404: failing("bad_input"),
     405: failing("bad_input"),
-    408: Ending(event="timeout", reason="deadline", error_type="timeout"),
+    408: Terminal(event="timeout", reason="deadline", error_type="timeout"),
     413: failing("input_too_long"),
     415: failing("bad_input"),
     422: failing("bad_input"),
     429: failing("rate_limited"),
-    499: Ending(event="cancel", reason=LEFT),
+    499: Terminal(event="cancel", reason=LEFT),
     503: failing("queue_full"),
-    504: Ending(event="timeout", reason="deadline", error_type="timeout"),
+    504: Terminal(event="timeout", reason="deadline", error_type="timeout"),
     507: failing("out_of_memory"),
 }
 """What an HTTP status means.  Any other one from 400 on is itself the error type, as in HTTP's conventions."""
+
+_ABORTED: Final = Terminal("cancel")
+_OUT_OF_TIME: Final = Terminal("timeout", "deadline", "timeout")
+_BROKEN: Final = Terminal("fail", "engine_error", "engine_error")
+
+FINISH_REASONS: Final[Mapping[str, Terminal]] = {
+    "abort": _ABORTED,
+    "aborted": _ABORTED,
+    "cancel": _ABORTED,
+    "cancelled": _ABORTED,
+    "canceled": _ABORTED,
+    "abandoned": Terminal("cancel", "abandoned"),
+    "client_disconnected": Terminal("cancel", LEFT),
+    "shutdown": Terminal("cancel", "shutdown"),
+    "timeout": Terminal("timeout", None, "timeout"),
+    "timed_out": Terminal("timeout", None, "timeout"),
+    "deadline": _OUT_OF_TIME,
+    "deadline_exceeded": _OUT_OF_TIME,
+    "queue_timeout": Terminal("timeout", "queue_timeout", "timeout"),
+    "error": _BROKEN,
+    "fail": _BROKEN,
+    "failed": _BROKEN,
+    "failure": _BROKEN,
+    "engine_error": _BROKEN,
+    "queue_full": failing("queue_full"),
+    "rate_limited": failing("rate_limited"),
+    "input_too_long": failing("input_too_long"),
+    "bad_input": failing("bad_input"),
+    "out_of_memory": failing("out_of_memory"),
+}
+"""An engine's word for why it stopped, in lower case.  Any other (stop, length …) is a normal completion."""

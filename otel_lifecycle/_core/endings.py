@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.ending_rows import LEFT, ROWS, STATUSES, Ending, EndingRow, failing
+from otel_lifecycle._core.ending_rows import FINISH_REASONS, LEFT, ROWS, STATUSES, EndingRow, Terminal, failing
 from otel_lifecycle._core.exceptions_read import (
     class_name,
     error_type,
@@ -24,14 +24,16 @@ from otel_lifecycle._core.text import is_identifier, shown
 from otel_lifecycle.errors import ConfigurationError
 
 __all__ = [
+    "COMPLETE",
     "ENDINGS",
-    "Ending",
     "EndingTable",
+    "Terminal",
     "cancellation",
     "error_type",
     "failure",
-    "is_past",
+    "of_finish_reason",
     "of_status",
+    "past",
     "read_status",
     "reason_of",
     "timeout",
@@ -42,23 +44,24 @@ TOLERANCE_SHARE: Final = 0.01
 """A server starts its timer before our clock reads arrival; its cancellation may come this early, whichever is more."""
 
 
+COMPLETE: Final = Terminal("complete")
 SEVERAL: Final = "ExceptionGroup"
 """The error type of a group whose members do not end a request alike."""
 
 
-def of_status(status: int) -> Ending:
+def of_status(status: int) -> Terminal:
     """Return how a response of this status ends its request.
 
     Below 300 it is answered.  A redirect is neither answered here nor failed: a cancel without a reason.
     """
     if status < 300:
-        return Ending(event="complete")
+        return COMPLETE
     if status < 400:
-        return Ending(event="cancel")
-    return STATUSES.get(status) or Ending(event="fail", error_type=str(status))
+        return Terminal("cancel")
+    return STATUSES.get(status) or Terminal("fail", error_type=str(status))
 
 
-def is_past(elapsed_ns: int, deadline_s: float | None) -> bool:
+def past(elapsed_ns: int, deadline_s: float | None) -> bool:
     """Return whether the deadline has come, less a tolerance of 10 ms or 1 %, whichever is more."""
     if deadline_s is None:
         return False
@@ -74,44 +77,54 @@ def reason_of(reason: object) -> str | None:
     return text if text in semconv.REASONS else semconv.OTHER
 
 
-def timeout(reason: object = None) -> Ending:
+def timeout(reason: object = None) -> Terminal:
     """Return the ending of ``timeout(reason)``."""
-    return Ending(event="timeout", reason=reason_of(reason), error_type="timeout")
+    return Terminal("timeout", reason=reason_of(reason), error_type="timeout")
 
 
-def cancellation(reason: object = None) -> Ending:
+def cancellation(reason: object = None) -> Terminal:
     """Return the ending of ``cancel(reason)``."""
-    return Ending(event="cancel", reason=reason_of(reason))
+    return Terminal("cancel", reason=reason_of(reason))
 
 
-def failure(error: object = None, table: EndingTable | None = None) -> Ending:
+def failure(error: object = None, table: EndingTable | None = None) -> Terminal:
     """Return the ending of ``fail(error)``: an exception, its class, a reason, or an error type.
 
     A string that is neither a reason nor an identifier is ``_OTHER``: no free text becomes a label.  The server has
     said that it failed, so of an exception only the reason is taken from the table, never another event.
     """
     if error is None:
-        return Ending(event="fail", error_type=semconv.OTHER)
+        return Terminal("fail", error_type=semconv.OTHER)
     # Not isinstance(): it asks an object that is no instance for its __class__, which may be a property that raises.
     kind = type(error)
     if issubclass(kind, BaseException):
         return _failure_by(error, table or ENDINGS)  # type: ignore[arg-type]  # an exception by the line above
     if issubclass(kind, type) and BaseException in lineage(error):  # type: ignore[arg-type]  # a class
-        return Ending(event="fail", error_type=error_type(error))  # type: ignore[arg-type]  # of an exception
+        return Terminal("fail", error_type=error_type(error))  # type: ignore[arg-type]  # of an exception
     text = str.__str__(error) if issubclass(kind, str) else ""
     if text in semconv.REASONS:
         return failing(text)
     if is_identifier(text):
-        return Ending(event="fail", error_type=text)
-    return Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)
+        return Terminal("fail", error_type=text)
+    return Terminal("fail", reason=semconv.OTHER, error_type=semconv.OTHER)
 
 
-def _failure_by(error: BaseException, table: EndingTable) -> Ending:
-    found = table.of_exception(error, from_engine=True)
+def of_finish_reason(reason: object, error: object = None, table: EndingTable | None = None) -> Terminal:
+    """Return the end that an engine's finish reason stands for; ``error``: what is known of a failure.
+
+    A word that is not in :data:`FINISH_REASONS`, and None, is a normal completion.
+    """
+    word = str.__str__(reason).lower() if issubclass(type(reason), str) else ""
+    found = FINISH_REASONS.get(word, COMPLETE)
+    return failure(error, table) if found.event == "fail" and error is not None else found
+
+
+def _failure_by(error: BaseException, table: EndingTable) -> Terminal:
+    found = table.of_exception(error, inside=True)
     if found.event == "fail":
         return found
     types = {error_type(leaf) for leaf in leaves(error) or ()}
-    return Ending(event="fail", error_type=types.pop() if len(types) == 1 else SEVERAL)
+    return Terminal("fail", error_type=types.pop() if len(types) == 1 else SEVERAL)
 
 
 class EndingTable:
@@ -145,29 +158,29 @@ class EndingTable:
         *,
         past_deadline: bool = False,
         client_left: bool = False,
-        from_engine: bool = False,
-    ) -> Ending:
+        inside: bool = False,
+    ) -> Terminal:
         """Return how an exception that leaves the block ends its request.
 
-        ``past_deadline``: see :func:`is_past`; a cancellation is then the deadline's doing, because ``asyncio.timeout``
+        ``past_deadline``: see :func:`past`; a cancellation is then the deadline's doing, because ``asyncio.timeout``
         delivers it as CancelledError inside the coroutine.  ``client_left``: ``client_disconnected()`` was noted.
-        ``from_engine``: it passed through ``stream()`` or ``stage()``, so a broken connection is not the client's.
+        ``inside``: it passed through ``stream()`` or ``stage()``, so a broken connection is not the client's.
         """
-        found: Ending | None = None
+        found: Terminal | None = None
         for leaf in leaves(error) or ():
-            ending = self._of_leaf(leaf, past_deadline=past_deadline, client_left=client_left, from_engine=from_engine)
+            ending = self._of_leaf(leaf, past_deadline=past_deadline, client_left=client_left, inside=inside)
             if found is not None and ending != found:
                 found = None
                 break
             found = ending
-        return found or Ending(event="fail", error_type=SEVERAL)
+        return found or Terminal("fail", error_type=SEVERAL)
 
-    def _of_leaf(self, error: BaseException, *, past_deadline: bool, client_left: bool, from_engine: bool) -> Ending:
+    def _of_leaf(self, error: BaseException, *, past_deadline: bool, client_left: bool, inside: bool) -> Terminal:
         row = self._row_of(type(error))
         meaning = "fail" if row is None else row.meaning
         reason = None if row is None else row.reason
         if meaning == "connection":
-            meaning = "fail" if from_engine and not client_left else "cancel"
+            meaning = "fail" if inside and not client_left else "cancel"
             reason = None if meaning == "fail" else LEFT
         elif meaning == "cancellation":
             meaning = "timeout" if past_deadline else "cancel"
@@ -192,12 +205,12 @@ class EndingTable:
         return None
 
 
-def _ending(event: str, reason: str | None, error: BaseException) -> Ending:
+def _ending(event: str, reason: str | None, error: BaseException) -> Terminal:
     if event == "fail":
-        return Ending(event="fail", reason=reason, error_type=reason or error_type(error))
+        return Terminal("fail", reason=reason, error_type=reason or error_type(error))
     if event == "timeout":
         return timeout(reason)
-    return Ending(event="cancel", reason=reason) if event == "cancel" else Ending(event="complete")
+    return Terminal("cancel", reason=reason) if event == "cancel" else COMPLETE
 
 
 def _read_row(name: object, text: object) -> EndingRow:

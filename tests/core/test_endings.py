@@ -15,34 +15,35 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.ending_rows import ROWS, STATUSES, EndingRow
 from otel_lifecycle._core.endings import (
     ENDINGS,
-    Ending,
     EndingTable,
+    Terminal,
     cancellation,
     error_type,
     failure,
-    is_past,
+    of_finish_reason,
     of_status,
+    past,
     read_status,
     timeout,
 )
 from otel_lifecycle.errors import ConfigurationError
 
-LEFT = Ending(event="cancel", reason="client_disconnected")
-CANCELLED = Ending(event="cancel")
-TIMED_OUT = Ending(event="timeout", error_type="timeout")
-DEADLINE = Ending(event="timeout", reason="deadline", error_type="timeout")
-SHUTDOWN = Ending(event="cancel", reason="shutdown")
-SEVERAL = Ending(event="fail", error_type="ExceptionGroup")
+LEFT = Terminal(event="cancel", reason="client_disconnected")
+CANCELLED = Terminal(event="cancel")
+TIMED_OUT = Terminal(event="timeout", error_type="timeout")
+DEADLINE = Terminal(event="timeout", reason="deadline", error_type="timeout")
+SHUTDOWN = Terminal(event="cancel", reason="shutdown")
+SEVERAL = Terminal(event="fail", error_type="ExceptionGroup")
 
 
-def by_reason(reason: str) -> Ending:
+def by_reason(reason: str) -> Terminal:
     """Return the failure with a reason of the closed list."""
-    return Ending(event="fail", reason=reason, error_type=reason)
+    return Terminal(event="fail", reason=reason, error_type=reason)
 
 
-def by_type(name: str) -> Ending:
+def by_type(name: str) -> Terminal:
     """Return the failure with the type of an exception."""
-    return Ending(event="fail", error_type=name)
+    return Terminal(event="fail", error_type=name)
 
 
 def made(name: str, base: type[BaseException] = Exception, **members: Any) -> BaseException:
@@ -76,7 +77,7 @@ BY_CLASS = [
     (queue.Full(), by_reason("queue_full")),
     (asyncio.QueueFull(), by_reason("queue_full")),
     (made("ray.serve.exceptions.BackPressureError"), by_reason("queue_full")),
-    (made("tornado.web.Finish"), Ending(event="complete")),
+    (made("tornado.web.Finish"), Terminal(event="complete")),
     (ValueError(), by_type("ValueError")),
     (ConnectionRefusedError(), by_type("ConnectionRefusedError")),
     (made("queue_of_mine.Full"), by_type("queue_of_mine.Full")),
@@ -85,7 +86,7 @@ BY_CLASS = [
 
 
 @pytest.mark.parametrize(("error", "ending"), BY_CLASS, ids=lambda one: repr(one)[:60])
-def test_c117_an_exception_means_what_its_class_says(error: BaseException, ending: Ending) -> None:
+def test_c117_an_exception_means_what_its_class_says(error: BaseException, ending: Terminal) -> None:
     """The nearest class along the MRO decides, by its name."""
     assert ENDINGS.of_exception(error) == ending
 
@@ -116,7 +117,7 @@ MEANINGS = [
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("status", "ending"), MEANINGS)
-def test_c117_the_exception_of_a_framework_means_its_status(framework: str, status: object, ending: Ending) -> None:
+def test_c117_the_exception_of_a_framework_means_its_status(framework: str, status: object, ending: Terminal) -> None:
     """Wherever the framework keeps it, and in a subclass too."""
     name, _, attribute = framework.partition("/")
     base = made("starlette.exceptions.HTTPException") if name.startswith("fastapi") else Exception()
@@ -154,8 +155,8 @@ def test_c114_a_broken_connection_is_the_clients_unless_it_came_out_of_the_engin
     """A cancel on the client's side; a failure on the engine's, unless the client is known to have left."""
     assert (
         ENDINGS.of_exception(error),
-        ENDINGS.of_exception(error, from_engine=True),
-        ENDINGS.of_exception(error, from_engine=True, client_left=True),
+        ENDINGS.of_exception(error, inside=True),
+        ENDINGS.of_exception(error, inside=True, client_left=True),
     ) == (LEFT, by_type(error_type(error)), LEFT)
 
 
@@ -203,7 +204,7 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("error", "ending"), GROUPS, ids=lambda one: repr(one)[:40])
-def test_c96_a_group_counts_as_its_leaves(error: BaseException, ending: Ending) -> None:
+def test_c96_a_group_counts_as_its_leaves(error: BaseException, ending: Terminal) -> None:
     """Members that end a request alike are one end; others are an ExceptionGroup."""
     assert ENDINGS.of_exception(error) == ending
 
@@ -291,22 +292,22 @@ FAILURES = [
     (None, by_type(semconv.OTHER)),
     ("rate_limited", by_reason("rate_limited")),
     ("my.Error", by_type("my.Error")),
-    ("no route to host 10.0.0.7", Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
-    ("x" * 65, Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
-    ("", Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
-    (7, Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
+    ("no route to host 10.0.0.7", Terminal(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
+    ("x" * 65, Terminal(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
+    ("", Terminal(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
+    (7, Terminal(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
     (Text("rate_limited"), by_reason("rate_limited")),
     (ValueError, by_type("ValueError")),
     (ValueError("text that must not become a label"), by_type("ValueError")),
     (MemoryError(), by_reason("out_of_memory")),
     (TimeoutError(), by_type("TimeoutError")),
     (BrokenPipeError(), by_type("BrokenPipeError")),
-    (int, Ending(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
+    (int, Terminal(event="fail", reason=semconv.OTHER, error_type=semconv.OTHER)),
 ]
 
 
 @pytest.mark.parametrize(("error", "ending"), FAILURES, ids=range(len(FAILURES)))
-def test_fail_is_a_failure_and_keeps_no_free_text(error: object, ending: Ending) -> None:
+def test_fail_is_a_failure_and_keeps_no_free_text(error: object, ending: Terminal) -> None:
     """The server's word for the event stands; reason and type come from closed or checked names."""
     assert failure(error) == ending
 
@@ -314,10 +315,10 @@ def test_fail_is_a_failure_and_keeps_no_free_text(error: object, ending: Ending)
 def test_reasons_outside_the_closed_list_are_other() -> None:
     """So are values that are no text."""
     assert [cancellation("lost"), cancellation(Text("shutdown")), cancellation(), timeout(7)] == [
-        Ending(event="cancel", reason=semconv.OTHER),
+        Terminal(event="cancel", reason=semconv.OTHER),
         SHUTDOWN,
         CANCELLED,
-        Ending(event="timeout", reason=semconv.OTHER, error_type="timeout"),
+        Terminal(event="timeout", reason=semconv.OTHER, error_type="timeout"),
     ]
 
 
@@ -348,8 +349,8 @@ def test_a_status_is_a_number_or_begins_with_one(value: object, status: int | No
 def test_every_status_ends_a_request() -> None:
     """Answered below 300, sent elsewhere below 400, else by the table or by the status itself."""
     assert [of_status(status) for status in (200, 204, 307, 418, 502)] == [
-        Ending(event="complete"),
-        Ending(event="complete"),
+        Terminal(event="complete"),
+        Terminal(event="complete"),
         CANCELLED,
         by_type("418"),
         by_type("502"),
@@ -371,7 +372,7 @@ def test_rows_of_the_server_go_before_the_built_in_ones() -> None:
     gone = made("app.errors.Gone")
     assert [
         table.of_exception(gone),
-        table.of_exception(gone, from_engine=True),
+        table.of_exception(gone, inside=True),
         table.of_exception(TimeoutError()),
         table.of_exception(made("app.Busy", MemoryError)),
         ENDINGS.of_exception(TimeoutError()),
@@ -414,7 +415,7 @@ def test_a_more_exact_module_goes_first() -> None:
 def test_the_deadline_comes_ten_milliseconds_or_one_percent_early() -> None:
     """Whichever is more."""
     assert [
-        is_past(elapsed, deadline)
+        past(elapsed, deadline)
         for elapsed, deadline in (
             (10**12, None),
             (89_999_999, 0.1),
@@ -423,3 +424,37 @@ def test_the_deadline_comes_ten_milliseconds_or_one_percent_early() -> None:
             (9_900_000_000, 10.0),
         )
     ] == [False, False, True, False, True]
+
+
+WORDS = [
+    (None, Terminal("complete")),
+    ("stop", Terminal("complete")),
+    ("a word of its own", Terminal("complete")),
+    (7, Terminal("complete")),
+    ("abort", CANCELLED),
+    ("Cancelled", CANCELLED),
+    ("timeout", TIMED_OUT),
+    ("deadline_exceeded", DEADLINE),
+    ("queue_timeout", Terminal("timeout", "queue_timeout", "timeout")),
+    ("error", by_reason("engine_error")),
+    (Text("shutdown"), SHUTDOWN),
+]
+
+
+@pytest.mark.parametrize(("word", "ending"), WORDS, ids=range(len(WORDS)))
+def test_an_engines_word_stands_for_an_end(word: object, ending: Terminal) -> None:
+    """A word nobody knows is a normal completion."""
+    assert of_finish_reason(word) == ending
+
+
+def test_what_is_known_of_a_failure_goes_with_the_word() -> None:
+    """The error decides the type; it changes nothing of an end that is no failure."""
+    assert [of_finish_reason("error", ValueError()), of_finish_reason("stop", ValueError())] == [
+        by_type("ValueError"),
+        Terminal("complete"),
+    ]
+
+
+def test_every_reason_of_the_closed_list_is_a_word() -> None:
+    """The end has that reason."""
+    assert {word: of_finish_reason(word).reason for word in semconv.REASONS} == {word: word for word in semconv.REASONS}
