@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import click
 
 COMMANDS: Final = {
+    "run": "Run a server, watch its requests live, and print the report when it ends.",
+    "live": "A receiver and a live page, for servers that export already.",
     "report": "The whole evidence of a workload, and where to look next.",
     "compare": "Two runs of the same workload, side by side.",
     "check": "Every illegal transition; exit code 1 if there is any.",

@@ -1,14 +1,11 @@
-"""The attributes a finished request leaves on its span.  A figure that is not known has no attribute."""
+"""The attributes a finished request leaves on its span.  Absent is absent: nothing is written that is not known."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
-
-AttributeValue: TypeAlias = str | bool | int | float
-Attributes: TypeAlias = dict[str, AttributeValue | None]
 
 _DURATIONS = {
     "queue_wait": semconv.QUEUE_WAIT,
@@ -29,9 +26,9 @@ _VLLM = {
 }
 
 
-def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, AttributeValue]:
+def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, Any]:
     """Return every attribute that is known at the end; ``compat='vllm'`` adds that engine's ``gen_ai.latency.*``."""
-    attributes: Attributes = {
+    attributes = {
         **_ending(finished, verdict),
         **_usage(finished, verdict),
         **_attribution(verdict),
@@ -45,7 +42,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _ending(finished: Finished, verdict: Verdict) -> Attributes:
+def _ending(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     return {
         semconv.OUTCOME: verdict.outcome,
         semconv.FAILURE_STAGE: verdict.failure_stage,
@@ -57,18 +54,17 @@ def _ending(finished: Finished, verdict: Verdict) -> Attributes:
     }
 
 
-def _usage(finished: Finished, verdict: Verdict) -> Attributes:
+def _usage(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     given = finished.usage
     return {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: given.get("input_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: given.get("output_tokens", verdict.output_tokens),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: given.get("cached_tokens"),
-        semconv.STREAMED_TOKENS: verdict.streamed_tokens,
-        semconv.STREAMED_CHUNKS: verdict.streamed_chunks,
+        semconv.STREAMED_TOKENS: verdict.output_tokens,
     }
 
 
-def _attribution(verdict: Verdict) -> Attributes:
+def _attribution(verdict: Verdict) -> dict[str, Any]:
     shares = verdict.shares or {}
     return {
         semconv.BOTTLENECK: verdict.bottleneck,
@@ -78,14 +74,14 @@ def _attribution(verdict: Verdict) -> Attributes:
     }
 
 
-def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
+def _preemption(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     times = sum(finished.preemptions.values())
     return {semconv.PREEMPTED: verdict.preempted, semconv.PREEMPTIONS: times or None}
 
 
-def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
+def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
-    attributes: Attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
+    attributes: dict[str, Any] = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
     if finished.gaps_held:
         attributes[semconv.ITL_COUNT] = len(verdict.gaps) or None
         attributes[semconv.ITL_P50] = verdict.itl(0.5)
@@ -94,7 +90,7 @@ def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
     return attributes
 
 
-def _notes(finished: Finished, verdict: Verdict) -> Attributes:
+def _notes(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     met = None if verdict.slo is None else verdict.slo["all"]
     return {
         semconv.EVENTS_DROPPED: finished.events_dropped or None,
@@ -104,8 +100,8 @@ def _notes(finished: Finished, verdict: Verdict) -> Attributes:
     }
 
 
-def _vllm(verdict: Verdict) -> Attributes:
-    attributes: Attributes = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
+def _vllm(verdict: Verdict) -> dict[str, Any]:
+    attributes: dict[str, Any] = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
     if "prefill" in verdict.seconds and "decode_time" in verdict.seconds:
         inference = verdict.seconds["prefill"] + verdict.seconds["decode_time"]
         attributes["gen_ai.latency.time_in_model_inference"] = inference

@@ -52,10 +52,7 @@ def _record_tokens(
     instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
 ) -> None:
     instruments.record_gaps(occasion, verdict.gaps, labels)
-    usage = finished.usage
-    # The engine's own figure is what it billed; marks count what was seen of it.
-    output = usage.get("output_tokens", verdict.output_tokens)
-    counts = {"input": usage.get("input_tokens"), "output": output}
+    counts = {"input": finished.usage.get("input_tokens"), "output": verdict.output_tokens}
     for direction, count in counts.items():
         if count:
             instruments.add(occasion, semconv.TOKENS, count, labels, direction)

@@ -80,30 +80,36 @@ def _wanted(raw: ProtoSpan) -> bool:
 
 
 def _take(raw: ProtoSpan, resource: Attributes, scope: str, intake: Intake) -> None:
+    span = span_of(raw, resource, scope)
+    if span is None:
+        intake.trouble("broken_span")
+    else:
+        intake.take(span)
+
+
+def span_of(raw: ProtoSpan, resource: Attributes, scope: str) -> Span | None:
+    """Return a span as the layers above see it; None where an id or a time of it cannot be."""
     times = (raw.start_time_unix_nano, raw.end_time_unix_nano, *(event.time_unix_nano for event in raw.events))
     ids = (len(raw.trace_id), len(raw.span_id)) == ID_BYTES and any(raw.trace_id) and any(raw.span_id)
     if not ids or max(times) >= LATEST:
-        intake.trouble("broken_span")
-        return
+        return None
     events = tuple(
         SpanEvent(name=event.name, time_ns=event.time_unix_nano, attributes=attributes(event.attributes))
         for event in raw.events
     )
-    intake.take(
-        Span(
-            trace_id=raw.trace_id.hex(),
-            span_id=raw.span_id.hex(),
-            parent_id=raw.parent_span_id.hex(),
-            name=raw.name,
-            start_ns=raw.start_time_unix_nano,
-            end_ns=raw.end_time_unix_nano,
-            attributes=attributes(raw.attributes),
-            resource=resource,
-            events=events,
-            dropped_events=raw.dropped_events_count,
-            dropped_attributes=raw.dropped_attributes_count,
-            scope=scope,
-        )
+    return Span(
+        trace_id=raw.trace_id.hex(),
+        span_id=raw.span_id.hex(),
+        parent_id=raw.parent_span_id.hex(),
+        name=raw.name,
+        start_ns=raw.start_time_unix_nano,
+        end_ns=raw.end_time_unix_nano,
+        attributes=attributes(raw.attributes),
+        resource=resource,
+        events=events,
+        dropped_events=raw.dropped_events_count,
+        dropped_attributes=raw.dropped_attributes_count,
+        scope=scope,
     )
 
 

@@ -1,0 +1,119 @@
+"""``otel-lifecycle run``."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.live_options import live_options, saving_to, token_for
+from otel_lifecycle._cli.live.child import Launch, launch_of, run_child
+from otel_lifecycle._cli.live.kept import Kept
+from otel_lifecycle._cli.live.receiver import Receiver
+from otel_lifecycle._cli.live.saving import Saving, SpooledMessages
+from otel_lifecycle._cli.live.session import LiveSettings, Served, serving, until_quiet, until_stopped
+from otel_lifecycle._cli.live.stream import Status
+
+EXAMPLES = options.examples(
+    "otel-lifecycle run -- python my_server.py",
+    "otel-lifecycle run --save run.jsonl.zst -- uvicorn app:app",
+)
+NOTHING_CAME = (
+    "nothing arrived: the command set no OpenTelemetry SDK up, or sends elsewhere. Call otel_lifecycle.configure()"
+    " without an endpoint; `otel-lifecycle doctor -- COMMAND` looks closer"
+)
+
+
+@click.command(
+    help="Run a server, watch its requests on a live page, and print the report when it ends.\n\n"
+    "An OTLP receiver is started on free ports of this machine, and COMMAND with the environment that sends there. "
+    f"Signals and the exit code are passed through.{EXAMPLES}",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.option("--no-auto", is_flag=True, help="Do not use opentelemetry-instrument, even where it is installed.")
+@click.option("--stay", is_flag=True, help="Keep the page after the command has ended, until Ctrl-C.")
+@click.option("--port", default=0, help="Port of the page and of OTLP/HTTP; a free one by default.")
+@live_options
+@options.shape_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    command: Sequence[str],
+    no_auto: bool,
+    stay: bool,
+    port: int,
+    host: str,
+    token: str | None,
+    keep: int,
+    save: str | None,
+    shape: str,
+) -> int:
+    """Run a server under observation."""
+    title = shlex.join(command)
+    settings = LiveSettings(host=host, port=port, token=token_for(host, token), shape=shape, title=title)
+    with ExitStack() as stack:
+        saving: Saving | None = saving_to(save)
+        if saving is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-lifecycle-"))
+            saving = SpooledMessages(Path(folder) / "run.otlp")
+        receiver = Receiver(Kept(keep), shape=shape, sink=saving.write)
+        try:
+            code = asyncio.run(_watched(command, receiver, settings, auto=not no_auto, stay=stay))
+        finally:
+            saving.close()
+        _report(receiver, saving, title, shape)
+        if save is not None:
+            click.echo(f"wrote {save}", err=True)
+    return code
+
+
+async def _watched(
+    command: Sequence[str], receiver: Receiver, settings: LiveSettings, *, auto: bool, stay: bool
+) -> int:
+    status = Status("running")
+    async with serving(receiver, status, settings) as served:
+        launch = launch_of(command, served.http, served.token, auto=auto)
+        _announce(launch, served)
+        code = await run_child(launch)
+        await until_quiet(receiver)
+        status.text = f"ended with exit code {code}"
+        if stay:
+            click.echo(f"otel-lifecycle: the page stays at {served.page} until Ctrl-C", err=True)
+            await until_stopped()
+        status.end(f"{status.text}; this page is no longer served")
+    return code
+
+
+def _announce(launch: Launch, served: Served) -> None:
+    click.echo(f"otel-lifecycle: live page at {served.page}", err=True)
+    if launch.remark is not None:
+        click.echo(f"otel-lifecycle: {launch.remark}", err=True)
+
+
+def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
+    """Print the report of everything that came; its first line begins with the number of requests."""
+    if not receiver.requests:
+        click.echo("0 requests")
+        lines = receiver.unread.lines(0, receiver.gauges.counted())
+        for line in lines:
+            click.echo(f"{line.count:,} {line.what}: {line.reason}" + (f"; {line.remedy}" if line.remedy else ""))
+        if not receiver.messages:
+            click.echo(NOTHING_CAME)
+        return
+    # The analysis takes longer to import than a server may take to start; it is only needed now.
+    from otel_lifecycle._cli.commands.report import read_workload, show
+    from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
+    from otel_lifecycle._cli.evidence.document import report_of
+    from otel_lifecycle._cli.evidence.workload import Settings
+
+    workload = read_workload((str(saving.path),), Settings(shape=shape))
+    document = report_of(workload, (title,))
+    show(document, diagnose(workload, document), None, 10, quiet=False)
+    left_out = saving.left_out if isinstance(saving, SpooledMessages) else 0
+    if left_out:
+        click.echo(f"{left_out:,} messages came after the file for this report was full; they are not in it")

@@ -1,0 +1,144 @@
+"""What a click on a row opens: one request with its waterfall, tokens, stalls and neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.breaches import findings
+from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
+from otel_lifecycle._cli.live.kept import OpenRequest
+from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.text import NOTHING, number, seconds, share, text
+from otel_lifecycle._cli.trace import charts
+from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
+from otel_lifecycle._cli.trace.find import Found
+
+REASONS: Mapping[str, str] = {"queue": "held it in the queue", "stall": "stalled its decode"}
+"""Reason of a link -> what the neighbour did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A request that delayed this one: for how long, and how."""
+
+    trace_id: str
+    span_id: str
+    name: str
+    what: str
+    time: str
+
+
+def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
+    """Return the request as a fragment of HTML; None where the trace has no such request."""
+    spans = list(_spans(trace))
+    own = next((span for _, span in spans if span.span_id == span_id and is_request(span)), None)
+    if own is None:
+        return None
+    others = sum(is_request(span) for _, span in spans) - 1
+    request = request_of(own, shape)
+    found = anatomy(Found(request=request, span=own, spans=[span for _, span in spans], others=others))
+    raw = next(raw for raw, span in spans if span is own)
+    return _template("detail.html.j2").render(
+        title=f"{text(request.name)}: {request.outcome.replace('_', ' ')}",
+        subtitle=_subtitle(request),
+        facts=_facts(request),
+        charts=list(_charts(found)),
+        neighbours=list(_neighbours(raw)),
+        violations=list(findings(request)),
+        attributes=sorted((key, _short(value)) for key, value in request.attributes.items()),
+    )
+
+
+def running_detail(request: OpenRequest, now: float) -> str:
+    """Return what is known of a request that has not ended: the stages that have."""
+    first = min(start for _, start, _ in request.stages)
+    rows = [
+        BarRow(
+            name=stage,
+            figure=seconds(end - start),
+            pieces=[Piece(start=start - first, end=end - first, shade=stage, tip=f"{stage} {seconds(end - start)}")],
+        )
+        for stage, start, end in request.stages
+    ]
+    return _template("detail.html.j2").render(
+        title="A running request",
+        subtitle=f"trace {request.trace_id}; it arrived {seconds(now - first)} ago and has not ended",
+        charts=[("Stages so far", durations(rows, "stages so far"))],
+    )
+
+
+def _template(name: str) -> jinja2.Template:
+    loader = jinja2.PackageLoader("otel_lifecycle._cli.live")
+    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template(name)
+
+
+def _spans(trace: TracesData) -> Iterator[tuple[ProtoSpan, Span]]:
+    for batch in trace.resource_spans:
+        resource = attributes(batch.resource.attributes)
+        for scope in batch.scope_spans:
+            for raw in scope.spans:
+                span = span_of(raw, resource, scope.scope.name)
+                if span is not None:
+                    yield raw, span
+
+
+def _subtitle(request: Request) -> str:
+    told = [f"trace {request.trace_id}", f"span {request.span_id}"]
+    named = request.attributes.get(semconv.REQUEST_ID)
+    return " · ".join([*([f"request {text(named)}"] if named is not None else []), *told])
+
+
+def _facts(request: Request) -> Sequence[tuple[str, str]]:
+    facts = [(name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))]
+    facts += [("E2E", seconds(request.seconds.get("e2e"))), ("tokens in", number(request.input_tokens))]
+    facts += [("tokens out", number(request.output_tokens))]
+    if request.bottleneck is not None:
+        facts.append((f"bottleneck, {share(request.dominant_share)}", request.bottleneck))
+    cause = request.attributes.get(semconv.BOTTLENECK_CAUSE)
+    if cause is not None:
+        facts.append(("its cause", text(cause)))
+    if request.failure_stage is not None:
+        facts.append((f"ended in, {text(request.reason)}", request.failure_stage))
+    return [fact for fact in facts if fact[1] != NOTHING]
+
+
+def _charts(found: Anatomy) -> Iterator[tuple[str, str]]:
+    yield "Waterfall", charts.waterfall(found)
+    if found.request.shares:
+        yield "Attribution", charts.shares(found.request)
+    if len(found.tokens) > 1:
+        yield "Tokens over time", charts.timeline(found)
+        yield "Gaps between tokens", charts.gaps(found)
+
+
+def _neighbours(raw: ProtoSpan) -> Iterator[Neighbour]:
+    for link in raw.links:
+        own = attributes(link.attributes)
+        reason = own.get(semconv.LINK_REASON)
+        if reason is None:
+            continue
+        time = own.get(semconv.LINK_TIME)
+        yield Neighbour(
+            trace_id=link.trace_id.hex(),
+            span_id=link.span_id.hex(),
+            name=text(own.get(semconv.REQUEST_ID) or link.trace_id.hex()[:12]),
+            what=REASONS.get(str(reason), text(reason)),
+            time=seconds(time if isinstance(time, float) else None),
+        )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    told = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return told if len(told) <= 160 else f"{told[:120]}… ({len(told):,} characters)"

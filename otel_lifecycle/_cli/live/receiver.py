@@ -1,0 +1,125 @@
+"""From an OTLP message to rows, gauges and the count of what was not read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.live.gauges import Gauges
+from otel_lifecycle._cli.live.kept import Kept, OpenRequest, RawSpan
+from otel_lifecycle._cli.live.row import row_of
+from otel_lifecycle._cli.live.unread import GEN_AI, UnreadTelemetry
+from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
+from otel_lifecycle._cli.sources.seen import Seen
+
+Signal: TypeAlias = Literal["traces", "metrics", "logs"]
+Sink: TypeAlias = Callable[[Signal, bytes], None]
+
+SEEN: Final = 100_000
+"""Span ids remembered: an exporter that got no answer in time sends its batch again."""
+
+
+class Receiver:
+    """Takes OTLP messages in their protobuf form.
+
+    ``sink`` is given every message that could be read.  Not thread-safe: everything happens on one event loop.
+    """
+
+    def __init__(self, kept: Kept, *, shape: str = "default", sink: Sink | None = None) -> None:
+        self.kept = kept
+        self.gauges = Gauges()
+        self.unread = UnreadTelemetry()
+        self.requests = 0
+        self.messages = 0
+        self._shape = shape
+        self._sink = sink
+        self._seen = Seen(SEEN)
+
+    def take(self, signal: Signal, message: bytes) -> None:
+        """Take a message; ValueError if it is not OTLP."""
+        try:
+            {"traces": self._traces, "metrics": self._metrics, "logs": self._logs}[signal](message)
+        except DecodeError as error:
+            raise ValueError(f"this is no OTLP message of {signal}") from error
+        self.messages += 1
+        if self._sink is not None:
+            self._sink(signal, message)
+
+    def _traces(self, message: bytes) -> None:
+        for batch in TracesData.FromString(message).resource_spans:
+            resource = batch.resource.SerializeToString()
+            own = attributes(batch.resource.attributes)
+            for scope in batch.scope_spans:
+                for span in scope.spans:
+                    self._span(span, own, RawSpan(resource, scope.scope.name, span.SerializeToString()))
+        self.kept.make_room(time.time())
+
+    def _span(self, span: ProtoSpan, resource: dict[str, object], raw: RawSpan) -> None:
+        if len(span.trace_id) != 16 or len(span.span_id) != 8:
+            self.unread.broken()
+            return
+        if not self._seen.add(span.trace_id.hex(), span.span_id.hex()):
+            return
+        self.kept.add_span(span.trace_id, raw)
+        keys = {item.key for item in span.attributes}
+        if semconv.STAGE in keys:
+            self._stage(span)
+        elif semconv.OUTCOME in keys or span.events:
+            self._request(span, resource, raw.scope, keys)
+        elif semconv.STARTUP_PHASE not in keys:
+            self._other(raw.scope, keys)
+
+    def _request(self, span: ProtoSpan, resource: dict[str, object], scope: str, keys: set[str]) -> None:
+        read = span_of(span, resource, scope)
+        if read is None:
+            self.unread.broken()
+        elif is_request(read):
+            self.requests += 1
+            request = request_of(read, self._shape)
+            self.kept.add_row(span.trace_id, row_of(self.kept.next_number(), request))
+        else:
+            self._other(scope, keys)
+
+    def _other(self, scope: str, keys: set[str]) -> None:
+        model_call = any(key.startswith(GEN_AI) for key in keys)
+        self.unread.span(scope, model_call=model_call, ours=scope == semconv.SCOPE)
+
+    def _stage(self, span: ProtoSpan) -> None:
+        """Note a stage that arrived before the request it belongs to."""
+        parent = span.parent_span_id.hex()
+        if not parent or self.kept.ended(parent, span.trace_id):
+            return
+        own = attributes(span.attributes)
+        if own[semconv.STAGE] == "preempted":
+            return
+        times = (span.start_time_unix_nano * 1e-9, span.end_time_unix_nano * 1e-9)
+        model = own.get(semconv.GEN_AI_REQUEST_MODEL)
+        self.kept.add_stage(
+            OpenRequest(
+                trace_id=span.trace_id.hex(),
+                span_id=parent,
+                model=None if model is None else str(model),
+                seen=time.time(),
+                stages=[(str(own[semconv.STAGE]), *times)],
+            )
+        )
+
+    def _metrics(self, message: bytes) -> None:
+        now = time.time()
+        for batch in MetricsData.FromString(message).resource_metrics:
+            instance = batch.resource.SerializeToString(deterministic=True).hex()
+            for scope in batch.scope_metrics:
+                for metric in scope.metrics:
+                    if not self.gauges.take(instance, metric, now) and scope.scope.name != semconv.SCOPE:
+                        self.unread.metric()
+
+    def _logs(self, message: bytes) -> None:
+        self.unread.logs()

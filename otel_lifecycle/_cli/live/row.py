@@ -1,0 +1,134 @@
+"""One row of the live page: what a list, a figure or a filter needs to know of a finished request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.breaches import findings
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+
+TENANT: Final = ("inference.tenant", "inference.request.tenant", "tenant.id", "enduser.id")
+"""Where servers write whose request it is; the first that is there counts."""
+QUEUE_CAUSES: Final = {
+    "preprocessing": semconv.QUEUE_BESIDE_PREPROCESSING,
+    "prefill": semconv.QUEUE_BESIDE_PREFILL,
+    "decode": semconv.QUEUE_BESIDE_DECODE,
+    "idle": semconv.QUEUE_IDLE,
+}
+STALL_CAUSES: Final = {
+    "prefill": semconv.STALL_PREFILL,
+    "preemption": semconv.STALL_PREEMPTION,
+    "unexplained": semconv.STALL_UNEXPLAINED,
+}
+NOISE: Final = 1e-6
+"""Seconds: a smaller rest beside the stages is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A violation of one request: its kind, where it came, the rule it broke, and how often."""
+
+    kind: str
+    state: str | None
+    event: str | None
+    rule: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A finished request.  Times in seconds, ``arrived`` and ``ended`` since the epoch; None is unknown.
+
+    ``stages``: of queue, preprocessing, prefill and decode each.  ``packed``: the row as the page reads it.
+    """
+
+    number: int
+    trace_id: str
+    span_id: str
+    arrived: float
+    ended: float
+    outcome: str
+    bottleneck: str | None
+    stages: tuple[float | None, ...]
+    seconds: Mapping[str, float]
+    queue_by: tuple[float | None, ...]
+    stall_by: tuple[float | None, ...]
+    stall: float | None
+    rules: tuple[Rule, ...]
+    packed: bytes
+
+
+def row_of(number: int, request: Request) -> Row:
+    """Return the row of a request; ``number`` is larger than that of every row before."""
+    own = request.attributes
+    stages = tuple(request.seconds.get(STAGE_METRIC[stage]) for stage in STAGES)
+    rules = () if not request.breaches else tuple(_rules(request))
+    return Row(
+        number=number,
+        trace_id=request.trace_id,
+        span_id=request.span_id,
+        arrived=request.start_ns * 1e-9,
+        ended=request.end_ns * 1e-9,
+        outcome=request.outcome,
+        bottleneck=request.bottleneck,
+        stages=stages,
+        seconds=request.seconds,
+        queue_by=tuple(_figure(own.get(name)) for name in QUEUE_CAUSES.values()),
+        stall_by=tuple(_figure(own.get(name)) for name in STALL_CAUSES.values()),
+        stall=_figure(own.get(semconv.STALL_TIME)),
+        rules=rules,
+        packed=_packed(number, request, stages, bool(rules)),
+    )
+
+
+def _rules(request: Request) -> list[Rule]:
+    return [
+        Rule(kind=one.kind, state=one.state, event=one.event, rule=one.rule, count=one.count)
+        for one in findings(request)
+    ]
+
+
+def _packed(number: int, request: Request, stages: tuple[float | None, ...], broke: bool) -> bytes:
+    """Return the row as a JSON array, in the order of ``FIELDS`` in live.js; times in milliseconds."""
+    own, e2e = request.attributes, request.seconds.get("e2e")
+    rest = (e2e or 0.0) - sum(length or 0.0 for length in stages)
+    return orjson.dumps(
+        [
+            number,
+            request.trace_id,
+            request.span_id,
+            _text(own.get(semconv.REQUEST_ID)),
+            request.name,
+            _text(own.get(semconv.GEN_AI_REQUEST_MODEL)),
+            _text(next((own[name] for name in TENANT if own.get(name) is not None), None)),
+            request.start_ns // 1_000_000,
+            (request.end_ns - request.start_ns) // 1000 / 1000,
+            request.outcome,
+            request.bottleneck,
+            [_milliseconds(length) for length in (*stages, rest if rest > NOISE else None)],
+            _milliseconds(request.seconds.get("ttft")),
+            _milliseconds(request.seconds.get("tpot")),
+            request.input_tokens,
+            request.output_tokens,
+            int(broke),
+            _milliseconds(_figure(own.get(semconv.STALL_TIME))),
+            _text(own.get(semconv.BOTTLENECK_CAUSE)),
+        ]
+    )
+
+
+def _milliseconds(value: float | None) -> float | None:
+    return None if value is None else round(value * 1000, 3)
+
+
+def _figure(raw: Any) -> float | None:
+    return float(raw) if isinstance(raw, (int, float)) and raw >= 0 else None
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else str(raw)[:256]

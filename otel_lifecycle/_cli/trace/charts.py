@@ -1,0 +1,78 @@
+"""The charts of one request: waterfall, shares, token timeline and gaps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from markupsafe import Markup
+
+from otel_lifecycle._cli.draw.bars import BarRow, Piece, bar_rows, durations, legend
+from otel_lifecycle._cli.draw.plot import Plot
+from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
+from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
+from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
+
+POINTS: Final = 600
+"""Single tokens or gaps that are explained one by one; more of them are only drawn."""
+
+
+def waterfall(found: Anatomy) -> Markup:
+    """Return the spans of the trace, each a bar; a band is a stall."""
+    rows = [_row(bar) for bar in found.bars]
+    bands = [
+        Piece(start=one.start, end=one.start + one.length, shade="preempted", tip=f"stall of {seconds(one.length)}")
+        for one in found.stalls
+    ]
+    title = "since arrival; a red band is a stall" if bands else "since arrival"
+    used = {bar.colour for bar in found.bars}
+    entries = [(name, name) for name in (*STAGES, "preempted", "other") if name in used]
+    return legend(entries) + durations(rows, f"waterfall of {plural(len(rows), 'span')}", bands, title)
+
+
+def _row(bar: Bar) -> BarRow:
+    length = seconds(bar.end - bar.start)
+    name = shorten(text(bar.name), 40)
+    tip = f"{name}\n{length}, from {seconds(bar.start)} to {seconds(bar.end)}"
+    piece = Piece(start=bar.start, end=bar.end, shade=bar.colour, tip=tip)
+    return BarRow(name=name, figure=length, pieces=[piece], depth=bar.depth)
+
+
+def shares(request: Request) -> Markup:
+    """Return one bar with the share of each stage."""
+    at, pieces = 0.0, []
+    for stage, part in request.shares.items():
+        pieces.append(Piece(start=at, end=at + part, shade=stage, tip=f"{stage} {share(part)}"))
+        at += part
+    told = ", ".join(f"{stage} {share(part)}" for stage, part in request.shares.items())
+    row = BarRow(name="share of its time", pieces=pieces)
+    entries = [(stage, f"{stage} {share(part)}") for stage, part in request.shares.items()]
+    return bar_rows([row], Scale(low=0.0, high=1.0), f"share of each stage: {told}") + legend(entries)
+
+
+def timeline(found: Anatomy) -> Markup:
+    """Return tokens put out over time: a flat part is a stall."""
+    times = found.tokens
+    plot = Plot(linear(0, times[-1], short_seconds), linear(0, len(times), whole), height=140)
+    for one in found.stalls:
+        plot.band(one.start, one.start + one.length, f"stall of {seconds(one.length)} after token {one.token}")
+    plot.curve([(time, number) for number, time in enumerate(times, 1)], "decode", steps=True)
+    if len(times) <= POINTS:
+        for number, time in enumerate(times, 1):
+            plot.dot(time, number, "decode", f"token {number} at {seconds(time)}")
+    return plot.markup(f"{plural(len(times), 'token')} over time", "tokens put out; seconds since arrival")
+
+
+def gaps(found: Anatomy) -> Markup:
+    """Return the gap before each token; what is red is a stall."""
+    values = [later - earlier for earlier, later in pairwise(found.tokens)]
+    stalled = {one.token for one in found.stalls}
+    plot = Plot(
+        linear(1.5, len(values) + 1.5, whole), linear(0, max(values) * 1.08 or 1.0, short_seconds, 4), height=140
+    )
+    for number, value in enumerate(values, 2):
+        shade = "preempted" if number - 1 in stalled else "accent"
+        tip = f"{seconds(value)} before token {number}" if len(values) <= POINTS else None
+        plot.box(number - 0.4, number + 0.4, 0, value, shade, tip)
+    return plot.markup("gap before each token", "gap before each token; red is a stall")

@@ -1,0 +1,1 @@
+"""The receiver, the live page and the command that runs a server under both."""
