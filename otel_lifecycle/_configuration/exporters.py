@@ -18,14 +18,19 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_lifecycle._configuration.default_endpoint import DefaultEndpoint
 from otel_lifecycle._log import logger
 
 
 class ProcessSpans(SpanExporter):
-    """A span exporter that exports in the process that made it, and in no child."""
+    """A span exporter that exports in the process that made it, and in no child.
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    ``default_endpoint``: where the exporter sends to if nobody named an endpoint; it is asked before each export.
+    """
+
+    def __init__(self, exporter: SpanExporter, default_endpoint: DefaultEndpoint | None = None) -> None:
         self._exporter = exporter
+        self._default_endpoint = default_endpoint
         self._pid = os.getpid()
         self._lost = 0
         self._lock = Lock()
@@ -34,6 +39,9 @@ class ProcessSpans(SpanExporter):
         """Export, or drop what belongs to the parent."""
         if os.getpid() != self._pid:
             return SpanExportResult.SUCCESS
+        if self._default_endpoint is not None and not self._default_endpoint.answers():
+            # It has said so, with the remedy; a second line about lost spans would only bury that.
+            return SpanExportResult.FAILURE
         result = self._exporter.export(spans)
         self._tell(result is SpanExportResult.SUCCESS, len(spans))
         return result
@@ -66,18 +74,21 @@ class ProcessSpans(SpanExporter):
 class ProcessMetrics(MetricExporter):
     """A metric exporter that exports in the process that made it, and in no child."""
 
-    def __init__(self, exporter: MetricExporter) -> None:
+    def __init__(self, exporter: MetricExporter, default_endpoint: DefaultEndpoint | None = None) -> None:
         super().__init__(
             preferred_temporality=exporter._preferred_temporality,  # no public way to ask
             preferred_aggregation=exporter._preferred_aggregation,  # no public way to ask
         )
         self._exporter = exporter
+        self._default_endpoint = default_endpoint
         self._pid = os.getpid()
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Export, or drop what belongs to the parent."""
         if os.getpid() != self._pid:
             return MetricExportResult.SUCCESS
+        if self._default_endpoint is not None and not self._default_endpoint.answers():
+            return MetricExportResult.FAILURE
         return self._exporter.export(metrics_data, timeout_millis, **kwargs)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:

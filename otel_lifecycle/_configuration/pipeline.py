@@ -14,20 +14,20 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from otel_lifecycle import semconv
-from otel_lifecycle._configuration.exporters import ProcessMetrics, ProcessSpans
+from otel_lifecycle._configuration.exporter_lookup import metric_readers, span_processor
+from otel_lifecycle._configuration.otlp_file import OtlpFile
 from otel_lifecycle._configuration.settings import Settings
 from otel_lifecycle._core.text import shown
 from otel_lifecycle._log import say
 from otel_lifecycle._version import __version__
 from otel_lifecycle.processor import LifecycleSpanProcessor
 
+MEGABYTE = 1_000_000
 INSTANCE_ID = "service.instance.id"
 _RESOURCE_METRICS = {
     "cache_usage": semconv.CACHE_USAGE,
@@ -49,11 +49,13 @@ class Pipeline:
         _import_now()
         resource = build_resource(settings, child=child)
         self.owns_meters = meter_provider is None
-        self.meter_provider = _meter_provider(settings, resource) if meter_provider is None else meter_provider
         self.owns_spans = tracer_provider is None
-        exporter = _span_exporter(settings) if self.owns_spans and settings.exporters.get("traces") else None
+        file = None if settings.file is None else OtlpFile(settings.file, settings.file_max_mb * MEGABYTE)
+        self.meter_provider = (
+            _meter_provider(settings, resource, file, child=child) if meter_provider is None else meter_provider
+        )
         self.processor = LifecycleSpanProcessor(
-            None if exporter is None else BatchSpanProcessor(ProcessSpans(exporter)),
+            span_processor(settings, file) if self.owns_spans else None,
             meter_provider=self.meter_provider,
             dominance_threshold=settings.dominance_threshold,
             slo=settings.slo,
@@ -143,34 +145,9 @@ def _tracer_provider(settings: Settings, resource: Resource) -> TracerProvider:
     return TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
 
 
-def _meter_provider(settings: Settings, resource: Resource) -> MeterProvider:
-    readers: list[MetricReader] = []
-    if settings.exporters.get("metrics"):
-        interval = settings.metric_interval * 1000
-        readers.append(
-            PeriodicExportingMetricReader(ProcessMetrics(_metric_exporter(settings)), export_interval_millis=interval)
-        )
+def _meter_provider(settings: Settings, resource: Resource, file: OtlpFile | None, *, child: bool) -> MeterProvider:
+    readers = metric_readers(settings, file, child=child)
     return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-
-
-def _span_exporter(settings: Settings) -> SpanExporter:
-    if settings.protocols["traces"] == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
-
-        return Grpc(endpoint=settings.endpoint)
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
-
-    return Http(endpoint=_http_endpoint(settings, "traces"))
-
-
-def _metric_exporter(settings: Settings) -> MetricExporter:
-    if settings.protocols["metrics"] == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc
-
-        return Grpc(endpoint=settings.endpoint)
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
-
-    return Http(endpoint=_http_endpoint(settings, "metrics"))
 
 
 def _import_now() -> None:
@@ -180,11 +157,6 @@ def _import_now() -> None:
     """
     for name in ("netrc", "encodings.idna"):
         import_module(name)
-
-
-def _http_endpoint(settings: Settings, signal: str) -> str | None:
-    """A base URL gets the signal's path, as the variable's does; the exporter's argument is taken as it is."""
-    return None if settings.endpoint is None else f"{settings.endpoint.rstrip('/')}/v1/{signal}"
 
 
 def observe_resources(meter_provider: Any, settings: Settings) -> None:

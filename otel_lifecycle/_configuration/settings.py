@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.metadata import entry_points
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +24,16 @@ PROTOCOLS: Final = ("grpc", "http/protobuf")
 GRPC_PORT: Final = 4317
 DEFAULT_INTERVAL_S: Final = 15.0
 DEFAULT_SHUTDOWN_S: Final = 10.0
+DEFAULT_FILE_MB: Final = 100
 ARGUMENTS_ONLY: Final = ("resources", "resource_attributes")
+DERIVED: Final = ("protocols", "exporters", "default_endpoint", "slo")
+"""Settings without a variable of their own name: read from several, or from OpenTelemetry's."""
+OTLP_NAMES: Final[Mapping[str, str | None]] = {
+    "otlp": None,
+    "otlp_proto_grpc": "grpc",
+    "otlp_proto_http": "http/protobuf",
+}
+"""Names of exporters that are OTLP, and the protocol that a name fixes."""
 RESOURCES: Final = ("cache_usage", "memory_used", "device_utilization")
 
 
@@ -31,15 +41,20 @@ RESOURCES: Final = ("cache_usage", "memory_used", "device_utilization")
 class Settings:
     """Everything ``configure()`` works from, read and checked.
 
-    ``protocols``: for traces and metrics each, ``grpc`` or ``http/protobuf``.  ``exporters``: for each whether it is
-    exported.  ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], None for OTEL_TRACES_SAMPLER.
+    ``protocols``: for traces and metrics each, ``grpc`` or ``http/protobuf``.  ``exporters``: for each the names of its
+    exporters.  ``default_endpoint``: the signals that go to OTLP's default endpoint, because nobody named one.
+    ``file``: path of the OTLP JSON file, ``file_max_mb``: its size when it is put aside.
+    ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], None for OTEL_TRACES_SAMPLER.
     ``resources``: callbacks, without arguments, that return a number or ``[(number, attributes), ...]``.
     """
 
     service_name: str | None = None
     endpoint: str | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
-    exporters: Mapping[str, bool] = field(default_factory=dict)
+    exporters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    default_endpoint: frozenset[str] = frozenset()
+    file: str | None = None
+    file_max_mb: int = DEFAULT_FILE_MB
     metric_interval: float = DEFAULT_INTERVAL_S
     sampler: Any = None
     slo: Slo | None = None
@@ -69,7 +84,10 @@ def read_settings(
         service_name=reader.text("service_name"),
         endpoint=reader.endpoint(),
         protocols={signal: reader.protocol(signal) for signal in signals},
-        exporters={signal: reader.exports(signal) for signal in signals},
+        exporters={signal: reader.exporters(signal) for signal in signals},
+        default_endpoint=frozenset(signal for signal in signals if reader.named_endpoint(signal) is None),
+        file=reader.text("file"),
+        file_max_mb=reader.whole("file_max_mb", DEFAULT_FILE_MB),
         metric_interval=reader.interval(),
         sampler=reader.sampler(),
         slo=reader.slo(),
@@ -87,7 +105,7 @@ def read_settings(
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     """A misspelt variable is refused: nobody would notice that it does nothing."""
-    settings = {item.name for item in fields(Settings)} - {"protocols", "exporters", "slo", *ARGUMENTS_ONLY}
+    settings = {item.name for item in fields(Settings)} - {*DERIVED, *ARGUMENTS_ONLY}
     known = {PREFIX + name.upper() for name in (*settings, "protocol", *(f"slo_{item.name}" for item in fields(Slo)))}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
@@ -144,6 +162,12 @@ class _Reader:
             raise ConfigurationError(f"{where} is {value!r:.80}; it must be a positive number of seconds")
         return float(value)
 
+    def whole(self, name: str, default: int) -> int:
+        value, where = self.get(name, int, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a whole number from 1")
+        return value
+
     def interval(self) -> float:
         """The metric interval: ours, else OpenTelemetry's in milliseconds, else the default."""
         raw = self.standard("OTEL_METRIC_EXPORT_INTERVAL")
@@ -155,7 +179,8 @@ class _Reader:
             return None
         url = urlsplit(value) if isinstance(value, str) else None
         if url is None or url.scheme not in ("http", "https") or not url.netloc:
-            raise ConfigurationError(f"{where} is {value!r:.80}; it must be a URL such as http://localhost:4318")
+            shown = without_credentials(value)
+            raise ConfigurationError(f"{where} is {shown!r:.80}; it must be a URL such as http://localhost:4318")
         return str(value)
 
     def protocol(self, signal: str) -> str:
@@ -170,23 +195,42 @@ class _Reader:
             raise ConfigurationError(f"{place} is {value!r:.80}; it must be {' or '.join(PROTOCOLS)}")
         return str(value)
 
-    def _port(self, signal: str) -> int | None:
-        given = self.endpoint() or self.standard(
+    def named_endpoint(self, signal: str) -> str | None:
+        """Return the endpoint of a signal where somebody named one."""
+        return self.endpoint() or self.standard(
             f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
+
+    def _port(self, signal: str) -> int | None:
+        given = self.named_endpoint(signal)
         try:
             # A gRPC endpoint may come without a scheme.
             return None if given is None else urlsplit(given if "//" in given else f"//{given}").port
-        except ValueError as error:
-            raise ConfigurationError(f"the OTLP endpoint is {given!r:.80}; its port must be a number") from error
+        except ValueError:
+            # Not chained: the error of the URL parser quotes what it could not read.
+            shown = without_credentials(given)
+            raise ConfigurationError(f"the OTLP endpoint is {shown!r:.80}; its port must be a number") from None
 
-    def exports(self, signal: str) -> bool:
-        """Whether a signal is exported over OTLP: not with OTEL_TRACES_EXPORTER=none, OTEL_METRICS_EXPORTER=none."""
+    def exporters(self, signal: str) -> tuple[str, ...]:
+        """Return the names of a signal's exporters: OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER, by default otlp.
+
+        With a file, and nobody having asked for OTLP, nothing but the file.
+        """
         variable = f"OTEL_{signal.upper()}_EXPORTER"
-        value = self.standard(variable) or "otlp"
-        if value not in ("otlp", "none"):
-            raise ConfigurationError(f"{variable} is {value!r:.80}; configure() exports otlp, or none")
-        return value == "otlp"
+        value = self.standard(variable)
+        if value is None:
+            only_file = self.text("file") is not None and self.named_endpoint(signal) is None
+            return () if only_file else ("otlp",)
+        names = tuple(dict.fromkeys(name for part in value.split(",") if (name := part.strip())))
+        if names == ("none",):
+            return ()
+        for name in names:
+            if name not in OTLP_NAMES and name not in (installed := _installed(signal)):
+                known = ", ".join(sorted({"none", *OTLP_NAMES, *installed}))
+                raise ConfigurationError(
+                    f"{variable} is {value!r:.80}; {name!r:.40} is not installed; there are {known}"
+                )
+        return names
 
     def sampler(self) -> Any:
         value, where = self.get("sampler", float)
@@ -210,6 +254,23 @@ class _Reader:
             return None
         slo: Slo = _checked(f"{PREFIX}SLO_*", lambda objectives: Slo(**objectives), limits)
         return slo
+
+
+def _installed(signal: str) -> list[str]:
+    # Reading all entry points takes some 10 ms, so only where an exporter is named that is not OTLP.
+    return [entry.name for entry in entry_points(group=f"opentelemetry_{signal}_exporter")]
+
+
+def without_credentials(endpoint: object) -> object:
+    """Return an endpoint as it may be shown: its user, password and query are left out."""
+    if not isinstance(endpoint, str):
+        return endpoint
+    scheme, slashes, rest = endpoint.rpartition("://") if "://" in endpoint else ("", "", endpoint)
+    # By hand: the endpoint is shown because it may be no URL.
+    authority, slash, path = rest.partition("/")
+    host = authority.rpartition("@")[2]
+    hidden = "***@" if "@" in authority else ""
+    return f"{scheme}{slashes}{hidden}{host}{slash}{path}".partition("?")[0]
 
 
 def _milliseconds(raw: str) -> float:
@@ -240,7 +301,7 @@ def _parse_flag(raw: str) -> bool:
     raise ValueError(raw)
 
 
-_WANTED: Final[Mapping[Any, str]] = {float: "a number", _parse_flag: "true or false"}
+_WANTED: Final[Mapping[Any, str]] = {float: "a number", int: "a whole number", _parse_flag: "true or false"}
 
 
 def _attributes(given: object) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Mapping
 from threading import RLock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import metrics, trace
 
-from otel_lifecycle._configuration import ends
+from otel_lifecycle._configuration import process_exit
 from otel_lifecycle._configuration.settings import SIGNALS, Settings, read_settings
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._log import logger
@@ -57,7 +57,7 @@ class _Default:
         self.pipeline = Pipeline(self.settings, child=True, **self.own)
         if self.installed is not None:
             self.installed.remake_observables()
-        ends.at_exit_of_child(_at_exit)
+        process_exit.at_exit_of_child(_at_exit)
 
 
 _default = _Default()
@@ -78,6 +78,8 @@ def configure(
     record_exceptions: bool | None = None,
     shutdown_timeout: float | None = None,
     handle_sigterm: bool | None = None,
+    file: str | None = None,
+    file_max_mb: int | None = None,
     resources: Mapping[str, Callable[[], Any]] | None = None,
     resource_attributes: Mapping[str, Any] | None = None,
 ) -> None:
@@ -87,11 +89,14 @@ def configure(
     variables; grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or
     the share of traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
     ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  ``handle_sigterm``:
-    send what is left before SIGTERM ends the process, where nobody else handles it (the default).  Each is also
+    send what is left before SIGTERM ends the process, where nobody else handles it (the default).  ``file``: write
+    OTLP JSON lines there, ``{pid}`` standing for the process; instead of OTLP, or beside it where an endpoint or an
+    exporter is named.  ``file_max_mb``: megabytes from which a file is put aside; five are kept.  Each is also
     OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
-    Where the app has set global providers, the processor is added to them and nothing is replaced.  A second call is
-    ignored with a warning.  Raises ConfigurationError for a setting that makes no sense.
+    Where the app has set global providers, the processor is added to them and nothing is replaced; a warning names the
+    arguments that cannot apply there.  A second call is ignored with a warning.
+    Raises ConfigurationError for a setting that makes no sense.
     """
     arguments = {name: value for name, value in locals().items() if value is not None}
     with _default.lock:
@@ -100,6 +105,7 @@ def configure(
         if _default.current() is not None:
             logger.warning("configure() was called before; this call changes nothing")
             return
+        _warn_of_ignored(arguments, own)
         _install(settings, own)
 
 
@@ -107,19 +113,34 @@ def _own_providers() -> dict[str, Any]:
     """Return the global providers that the app set up itself, by the names that a pipeline takes them under."""
     from opentelemetry.sdk.trace import TracerProvider
 
-    from otel_lifecycle._configuration.delegates import DelegatingMeterProvider
+    from otel_lifecycle._configuration.fork_safe_providers import ForkSafeMeterProvider, ForkSafeTracerProvider
 
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     own: dict[str, Any] = {}
-    if isinstance(tracers, TracerProvider):
+    if isinstance(tracers, TracerProvider) and not isinstance(tracers, ForkSafeTracerProvider):
         own["tracer_provider"] = tracers
-    if hasattr(meters, "force_flush") and not isinstance(meters, DelegatingMeterProvider):
+    if hasattr(meters, "force_flush") and not isinstance(meters, ForkSafeMeterProvider):
         own["meter_provider"] = meters
     return own
 
 
+_OF_BOTH: Final = ("service_name", "resource_attributes", "endpoint", "protocol", "file", "file_max_mb")
+_IGNORED: Final = {"tracer_provider": ("sampler",), "meter_provider": ("metric_interval",)}
+"""Arguments that a provider of the app's own makes void: it has its resource, exporters and sampler already."""
+
+
+def _warn_of_ignored(arguments: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Name the arguments that cannot apply to the providers the app has set."""
+    void = [name for provider in own for name in _IGNORED[provider]]
+    if len(own) == len(_IGNORED):
+        void += _OF_BOTH
+    ignored = sorted(name for name in arguments if name in void)
+    if ignored:
+        logger.warning("configure() uses the providers that exist, so it ignores %s", ", ".join(ignored))
+
+
 def _install(settings: Settings, own: dict[str, Any]) -> None:
-    from otel_lifecycle._configuration.delegates import DelegatingMeterProvider, DelegatingTracerProvider
+    from otel_lifecycle._configuration.fork_safe_providers import ForkSafeMeterProvider, ForkSafeTracerProvider
     from otel_lifecycle._configuration.pipeline import Pipeline
 
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
@@ -127,14 +148,14 @@ def _install(settings: Settings, own: dict[str, Any]) -> None:
     endings.settings.record_exceptions = settings.record_exceptions
     _default.settings, _default.pid = settings, os.getpid()
     _default.pipeline = Pipeline(settings, **_default.own)
-    if "tracer_provider" not in own and not isinstance(tracers, DelegatingTracerProvider):
-        trace.set_tracer_provider(DelegatingTracerProvider(_tracer_provider))
-    if "meter_provider" not in own and not isinstance(meters, DelegatingMeterProvider):
-        _default.installed = DelegatingMeterProvider(_meter_provider)
+    if "tracer_provider" not in own and not isinstance(tracers, ForkSafeTracerProvider):
+        trace.set_tracer_provider(ForkSafeTracerProvider(_tracer_provider))
+    if "meter_provider" not in own and not isinstance(meters, ForkSafeMeterProvider):
+        _default.installed = ForkSafeMeterProvider(_meter_provider)
         metrics.set_meter_provider(_default.installed)
-    ends.at_exit(_at_exit)
+    process_exit.at_exit(_at_exit)
     if settings.handle_sigterm:
-        ends.at_sigterm(_at_exit, settings.shutdown_timeout + 1)
+        process_exit.at_sigterm(_at_exit, settings.shutdown_timeout + 1)
 
 
 def _tracer_provider() -> Any:

@@ -1,25 +1,26 @@
-"""What ``opentelemetry-instrument`` runs: the processor is put in place, whoever sets the providers up."""
+"""What ``opentelemetry-instrument`` runs: it puts the processor in place, whoever sets the providers up.
+
+There is no configurator of ours: only one configurator runs, and with ours an installed distro would not do its work.
+After all instrumentors have run, the providers of a distro get the processor; without a distro nobody has set any up,
+and :func:`otel_lifecycle.configure` does.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
 
 from otel_lifecycle import _registry, configure
-
-
-class LifecycleConfigurator:
-    """The entry point ``opentelemetry_configurator``: providers, OTLP and the processor, by :func:`configure`.
-
-    Where another configurator is installed too, OTEL_PYTHON_CONFIGURATOR=otel_lifecycle chooses this one; with the
-    other one, :func:`ensure_processor` adds the processor to what it set up.
-    """
-
-    def configure(self, **options: Any) -> None:
-        """Set everything up from OTEL_* and OTEL_LIFECYCLE_* variables."""
-        configure()
+from otel_lifecycle._log import say
 
 
 def ensure_processor() -> None:
-    """The entry point ``opentelemetry_post_instrument``: add the processor, unless one is in place."""
-    if not _registry.processors():
+    """The entry point ``opentelemetry_post_instrument``: add the processor, unless one is in place.
+
+    It raises nothing: an error here ends the instrumentation of an app that may never use this library.
+    """
+    if _registry.processors():
+        return
+    try:
         configure()
+    except Exception as error:  # noqa: BLE001  # other programs must run as without this package
+        say("auto", "otel_lifecycle is not set up", level=logging.ERROR, error=error)

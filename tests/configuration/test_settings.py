@@ -80,7 +80,10 @@ def test_standard_metric_interval() -> None:
 
 def test_a_signal_can_be_switched_off() -> None:
     """OTEL_TRACES_EXPORTER=none exports no spans; metrics stay."""
-    assert read_settings({}, {"OTEL_TRACES_EXPORTER": "none"}).exporters == {"traces": False, "metrics": True}
+    assert read_settings({}, {"OTEL_TRACES_EXPORTER": "none"}).exporters == {
+        "traces": (),
+        "metrics": ("otlp",),
+    }
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,6 @@ def test_entry_points() -> None:
     }
     where = "otel_lifecycle.integrations"
     assert found == {
-        ("opentelemetry_configurator", "otel_lifecycle", f"{where}.auto:LifecycleConfigurator"),
         ("opentelemetry_post_instrument", "otel_lifecycle", f"{where}.auto:ensure_processor"),
         ("opentelemetry_instrumentor", "lifecycle_litserve", f"{where}.litserve:LitServeInstrumentor"),
         ("opentelemetry_instrumentor", "lifecycle_llama_cpp", f"{where}.llama_cpp:LlamaCppInstrumentor"),

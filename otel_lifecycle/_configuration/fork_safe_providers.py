@@ -14,14 +14,15 @@ from opentelemetry.metrics import (
     Counter,
     Histogram,
     Meter,
-    MeterProvider,
     ObservableCounter,
     ObservableGauge,
     ObservableUpDownCounter,
     UpDownCounter,
 )
 from opentelemetry.metrics import _Gauge as Gauge
-from opentelemetry.trace import Span, Tracer, TracerProvider
+from opentelemetry.sdk import metrics as sdk_metrics
+from opentelemetry.sdk import trace as sdk_trace
+from opentelemetry.trace import Span, Tracer
 
 
 class Delegate:
@@ -44,19 +45,27 @@ class Delegate:
         return self._made
 
 
-class DelegatingTracerProvider(TracerProvider):
-    """A tracer provider whose real one may be exchanged."""
+class ForkSafeTracerProvider(sdk_trace.TracerProvider):
+    """A tracer provider whose real one may be exchanged.
+
+    It is an instance of the SDK's class, because other libraries ask for that and set up a provider of their own where
+    the answer is no.  It never runs the SDK's constructor: every attribute but its own is the real provider's.
+    """
 
     def __init__(self, source: Callable[[], Any]) -> None:
-        self._source = source
+        object.__setattr__(self, "_source", source)
 
     def get_tracer(self, *arguments: Any, **named: Any) -> Tracer:
         """Return a tracer that makes its spans by the provider of the process it is used in."""
         return _Tracer(Delegate(self._source, lambda provider: provider.get_tracer(*arguments, **named)))
 
-    def __getattr__(self, name: str) -> Any:
-        # What the SDK's provider has beyond the API's: add_span_processor, force_flush, resource, ...
-        return getattr(self._source(), name)
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("get_tracer", "_source"):
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_source")(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._source(), name, value)
 
 
 class _Tracer(Tracer):
@@ -71,12 +80,12 @@ class _Tracer(Tracer):
         return self._real().start_as_current_span(*arguments, **named)
 
 
-class DelegatingMeterProvider(MeterProvider):
-    """A meter provider whose real one may be exchanged."""
+class ForkSafeMeterProvider(sdk_metrics.MeterProvider):
+    """A meter provider whose real one may be exchanged; like :class:`ForkSafeTracerProvider`, of the SDK's class."""
 
     def __init__(self, source: Callable[[], Any]) -> None:
-        self._source = source
-        self._observables: list[Delegate] = []
+        object.__setattr__(self, "_source", source)
+        object.__setattr__(self, "_observables", [])
 
     def remake_observables(self) -> None:
         """Give the observables made so far to the real provider as it is now."""
@@ -89,8 +98,13 @@ class DelegatingMeterProvider(MeterProvider):
         delegate = Delegate(self._source, lambda provider: provider.get_meter(*arguments, **named))
         return _Meter(name, delegate, self._observables)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source(), name)
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("get_meter", "remake_observables", "_source", "_observables"):
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_source")(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._source(), name, value)
 
 
 class _Meter(Meter):
