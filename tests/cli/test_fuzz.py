@@ -125,6 +125,6 @@ def test_event_logs_of_any_content_are_replayed_or_refused(tmp_path: Path, rows:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     try:
         for log in read_logs([str(path)], Tally()):
-            replayed(log, "default", "s", 10**18)
+            replayed(log, "default", 10**18)
     except Unusable:
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.sources import jaeger
+from otel_lifecycle._cli.sources import jaeger_api
 from otel_lifecycle._cli.sources.tally import Tally
 from tests.cli.generator import START_NS, Load, simulate, spans_of
 from tests.cli.running import Ran
@@ -118,7 +118,7 @@ def test_a_jaeger_is_a_source(server: str, cli: Callable[..., Ran], query: str) 
 
 def test_a_full_window_is_halved(server: str, cli: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     """However few traces an answer may have, all come, and one answer is held at a time."""
-    monkeypatch.setattr(jaeger, "PAGE", 7)
+    monkeypatch.setattr(jaeger_api, "PAGE", 7)
     report = cli("report", f"{server}?service=tiny-llm&{WINDOW}", "--json").json
     assert report["requests"]["total"] == 60
     assert Jaeger.asked.count("/api/traces") > 10
@@ -162,9 +162,9 @@ def test_lookback_is_what_its_page_writes(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(url)
         return {"data": []}
 
-    monkeypatch.setattr(jaeger, "_get", answer)
+    monkeypatch.setattr(jaeger_api, "_get", answer)
     for lookback in ("7200", "2h"):
-        list(jaeger.fetch(f"http://host?service=s&lookback={lookback}", 10**10, Tally()))
+        list(jaeger_api.fetch(f"http://host?service=s&lookback={lookback}", 10**10, Tally()))
     assert ["start=2800000000&end=10000000000" in url for url in asked] == [True, True]
 
 

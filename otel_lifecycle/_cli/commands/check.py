@@ -14,7 +14,7 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import Bar, reading
 from otel_lifecycle._cli.evidence.workload import note_troubles
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
-from otel_lifecycle._cli.render.machine import to_json_line
+from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
 from otel_lifecycle._cli.render.tables import trouble
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
@@ -81,7 +81,7 @@ def _print(found: Iterator[Finding], form: str | None, limit: int, bar: Bar | No
         if form == "json":
             click.echo(to_json_line(finding.plain()))
         elif form == "csv":
-            writer.writerow(finding.plain())
+            writer.writerow({key: safe_cell(value) for key, value in finding.plain().items()})
         else:
             out.print(_line(finding), markup=False, soft_wrap=True)
 

@@ -15,7 +15,8 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import show, write_page
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
-from otel_lifecycle._cli.events.log import NANOSECONDS, read_logs
+from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
+from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed
 from otel_lifecycle._cli.evidence.document import report_of
@@ -27,8 +28,9 @@ from otel_lifecycle._cli.sources.tally import Tally
 
 EVENTS = (
     "EVENTS is a file (or '-') of JSON Lines or CSV, gzip or zstd too, with an event a line: 'event' (arrive, admit, "
-    "input_ready, first_token, token, complete, ...), 'timestamp' (a number, an ISO time, or nothing: unknown), "
-    "'request_id', and for tokens 'count' and 'choice'. Further columns become attributes."
+    "input_ready, first_token, token, complete, ...), 'timestamp' (a number, an ISO time, or nothing: unknown; the "
+    "name may state the unit: timestamp_us, time_ms), 'request_id', and for tokens 'count' and 'choice'. Further "
+    "columns become attributes."
 )
 
 
@@ -41,7 +43,13 @@ EVENTS = (
     "--requests", "lines", is_flag=True, help="Print report, metrics and outcome of each request, a JSON line."
 )
 @click.option("--otlp", metavar="FILE", help="Write the spans as OTLP JSON, too ('-' for standard output).")
-@click.option("--unit", type=click.Choice(list(NANOSECONDS)), default="s", show_default=True, help="Of the timestamps.")
+@click.option(
+    "--unit",
+    type=click.Choice(list(NANOSECONDS)),
+    default="s",
+    show_default=True,
+    help="Of times that do not state one.",
+)
 @click.option("--start", metavar="TIME", help="The instant of time 0, where times are no epoch. Default: now.")
 @click.option("--service", default="replay", show_default=True, help="service.name of the spans.")
 @click.option("--strict", is_flag=True, help="Exit 1 if anything was illegal.")
@@ -53,7 +61,7 @@ def replay(
     events: tuple[str, ...],
     lines: bool,
     otlp: str | None,
-    unit: str,
+    unit: Unit,
     start: str | None,
     service: str,
     strict: bool,
@@ -73,7 +81,7 @@ def replay(
         if bar is not None and (lines or otlp == "-"):
             bar.clear()
         logs = read_logs(events, tally, bar, unit)
-        found: Iterator[Replayed] = (replayed(log, shape, unit, offset) for log in logs)
+        found: Iterator[Replayed] = (replayed(log, shape, offset) for log in logs)
         if otlp is not None:
             out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))
             found = write_otlp(found, out, service)

@@ -2,73 +2,94 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import orjson
-
+from otel_lifecycle._cli.events.columns import (
+    EVENT_KEYS,
+    ID_KEYS,
+    TIME_KEYS,
+    Unit,
+    columns_of,
+    like_times,
+    time_in,
+)
+from otel_lifecycle._cli.events.rows import Rows
 from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
-from otel_lifecycle._cli.sources.framing import BOM, BROKEN, unpacked
-from otel_lifecycle._cli.sources.otlp_json import LATEST
+from otel_lifecycle._cli.sources.framing import BROKEN, unpacked
 from otel_lifecycle._cli.sources.reader import CHUNK, Counted
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._cli.text import shorten
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 
-ID_KEYS: Final = ("request_id", "request", "id", "inference.request.id", "trace_id")
-EVENT_KEYS: Final = ("event", "name")
-TIME_KEYS: Final = ("timestamp", "time", "ts", "t")
-"""The names a column may have, the first that is there."""
-
-NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Unit of the log's times -> nanoseconds."""
-
 OPEN: Final = 100_000
 """Requests without an end that are held at a time; the one that was silent longest is closed to make room."""
 LINGER: Final = 10_000
 """Requests that have ended and are held for an event that comes too late."""
+MAX_TOKENS: Final = 2**18
+"""Tokens of one request.  Each of them becomes a time of its own, and a log can claim thousands in one short line."""
+
+
+_TOKENS: Final = frozenset({"token", "first_token"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """The events of one request in the order they were logged, times as given, and what else its lines said."""
+    """The events of one request in the order they were logged, times in ``unit``, and what else its lines said."""
 
     request: str | None
+    unit: Unit = "s"
     events: list[dict[str, Any]] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
+    tokens: int = 0
+    source: str = ""
+    line: int = 0
+
+
+class LogLine(NamedTuple):
+    """One event of a log: whose, in which unit, and what else its line said."""
+
+    request: str | None
+    event: dict[str, Any]
+    attributes: dict[str, Any]
+    unit: Unit
+    source: str
+    line: int
 
 
 def read_logs(
-    sources: Iterable[str], tally: Tally, progress: Callable[[int], None] | None = None, unit: str = "s"
+    sources: Iterable[str], tally: Tally, progress: Callable[[int], None] | None = None, unit: Unit = "s"
 ) -> Iterator[Log]:
     """Yield each request of some logs (JSON Lines or CSV, gzip or zstd too) once its events are together.
 
-    A line without an id belongs to the one request of its file; that there are more of them is counted.  Raises
-    NotATrace for a file without any event.
+    ``unit`` is that of times whose column does not state one.  A line without an id belongs to the one request of its
+    file; that there are more of them is counted.  Raises NotATrace for a file without any event.
     """
     for source in sources:
         BEING_READ.set(source)
-        yield from _grouped(_lines(source, tally, progress, LATEST / NANOSECONDS[unit]))
+        yield from _grouped(LogFile(source, tally, unit).lines(progress), tally)
 
 
-def _grouped(lines: Iterable[tuple[str | None, dict[str, Any], dict[str, Any]]]) -> Iterator[Log]:
+def _grouped(lines: Iterable[LogLine], tally: Tally) -> Iterator[Log]:
     open_: OrderedDict[str | None, Log] = OrderedDict()
     ended: OrderedDict[str | None, Log] = OrderedDict()
-    for request, event, attributes in lines:
-        log = ended.get(request) or open_.setdefault(request, Log(request=request))
-        log.events.append(event)
-        log.attributes.update(attributes)
-        if event["event"] in TERMINAL_EVENTS and not log.ended:
+    for line in lines:
+        log = ended.get(line.request) or open_.setdefault(
+            line.request, Log(request=line.request, unit=line.unit, source=line.source, line=line.line)
+        )
+        if not _counted(log, line, tally):
+            continue
+        log.events.append(line.event)
+        log.attributes.update(line.attributes)
+        if line.event["event"] in TERMINAL_EVENTS and not log.ended:
             log.ended = True
-            ended[request] = open_.pop(request)
+            ended[line.request] = open_.pop(line.request)
         elif not log.ended:
-            open_.move_to_end(request)
+            open_.move_to_end(line.request)
         if len(ended) > LINGER:
             yield ended.popitem(last=False)[1]
         if len(open_) > OPEN:
@@ -77,41 +98,93 @@ def _grouped(lines: Iterable[tuple[str | None, dict[str, Any], dict[str, Any]]])
     yield from open_.values()
 
 
-def _lines(
-    source: str, tally: Tally, progress: Callable[[int], None] | None, latest: float
-) -> Iterator[tuple[str | None, dict[str, Any], dict[str, Any]]]:
-    known, problem, unnamed = 0, "it has no event", _Unnamed(source, tally)
-    with _opened(source) as raw:
-        packed = io.BufferedReader(Counted(raw, progress), CHUNK)
-        if not packed.peek(1):
-            tally.add("empty_file", source)
-            return
-        tally.read["files"] += 1
-        rows = _rows(unpacked(packed))
-        for number in range(1, 2**63):
+def _counted(log: Log, line: LogLine, tally: Tally) -> bool:
+    """Add the tokens of a line to those of its request; False, and counted, where these are too many to be held."""
+    count = line.event.get("count", 1)
+    tokens = log.tokens + max(1, count if count is not None and line.event["event"] in _TOKENS else 1)
+    if tokens > MAX_TOKENS:
+        tally.add("unreadable_line", f"{line.source}:{line.line}: more than {MAX_TOKENS:,} tokens of one request")
+        return False
+    log.tokens = tokens
+    return True
+
+
+class LogFile:
+    """One event log being read: its columns, and the count of what is wrong with it."""
+
+    def __init__(self, source: str, tally: Tally, unit: Unit) -> None:
+        self._source = source
+        self._tally = tally
+        self._unit = unit
+        self._names: tuple[str, ...] = ()
+        self._columns = columns_of(())
+        self._unnamed = Unnamed(source, tally)
+        self._timeless = Timeless(source, tally)
+        self._known = 0
+
+    def lines(self, progress: Callable[[int], None] | None) -> Iterator[LogLine]:
+        """Yield its events; NotATrace where there is none."""
+        problem = "it has no event"
+        with _opened(self._source) as raw:
+            packed = io.BufferedReader(Counted(raw, progress), CHUNK)
+            if not packed.peek(1):
+                self._tally.add("empty_file", self._source)
+                return
+            self._tally.read["files"] += 1
             try:
-                row = next(rows)
-                taken = _taken(row, latest)
-            except StopIteration:
-                break
+                for number, row, broken in Rows(unpacked(packed)):
+                    try:
+                        yield self._line(number, row, broken)
+                    except (ValueError, TypeError, OverflowError) as error:
+                        problem = str(error)
+                        self._tally.add("unreadable_line", f"{self._source}:{number}: {error}")
             except BROKEN as error:
-                tally.add("truncated", f"{source}, after {known} events: {error}")
+                self._tally.add("truncated", f"{self._source}, after {self._known} events: {error}")
                 problem = ""
-                break
-            except (ValueError, TypeError, csv.Error) as error:
-                problem = str(error)
-                tally.add("unreadable_line", f"{source}:{number}: {error}")
-                continue
-            known += 1
-            unnamed.look(taken, number)
-            yield taken
-    tally.read["events"] += known
-    if not known and problem:
-        raise NotATrace(source, problem, "event log")
+        self._timeless.conclude()
+        self._tally.read["events"] += self._known
+        if not self._known and problem:
+            raise NotATrace(self._source, problem, "event log")
+
+    def _line(self, number: int, row: Any, broken: bool) -> LogLine:
+        """Return the event of a row; ValueError or TypeError where it is none."""
+        if broken:
+            raise ValueError(row)
+        if not isinstance(row, Mapping):
+            raise ValueError("not an object")
+        names = tuple(row)
+        if names != self._names:
+            self._names, self._columns = names, columns_of(names)
+        taken = self._taken(row, number)
+        self._known += 1
+        self._unnamed.look(taken)
+        self._timeless.look(taken, names, self._columns.time)
+        return taken
+
+    def _taken(self, row: Mapping[str, Any], number: int) -> LogLine:
+        columns = self._columns
+        if columns.event is None:
+            raise ValueError(f"no {' or '.join(EVENT_KEYS)}")
+        name, unit = str(row[columns.event]), columns.unit or self._unit
+        if name not in EVENTS and columns.event.lower() == "name":
+            raise ValueError(f"no event of any lifecycle: {name!r:.40}")
+        event: dict[str, Any] = {
+            "event": name,
+            "timestamp": None if columns.time is None else time_in(row[columns.time], unit),
+            **_counts(row),
+        }
+        used = columns.used
+        rest = {str(key): value for key, value in row.items() if key not in used and value is not None}
+        request = None if columns.request is None else str(row[columns.request])
+        return LogLine(request, event, rest, unit, self._source, number)
 
 
-class _Unnamed:
-    """Counts the events that bear no id where they are of more than one request, and so become one by mistake."""
+def _counts(row: Mapping[str, Any]) -> dict[str, int | None]:
+    return {key: None if row[key] is None else int(row[key]) for key in ("count", "choice") if key in row}
+
+
+class Unnamed:
+    """Counts the events without an id where they are of more than one request, which they become by mistake."""
 
     def __init__(self, source: str, tally: Tally) -> None:
         self._source = source
@@ -120,19 +193,45 @@ class _Unnamed:
         self._pending = 0
         self._named = False
 
-    def look(self, taken: tuple[str | None, dict[str, Any], dict[str, Any]], number: int) -> None:
+    def look(self, line: LogLine) -> None:
         """Take an event into account."""
-        request, event, rest = taken
-        if request is not None:
+        if line.request is not None:
             self._named = True
         else:
             self._pending += 1
-            self._arrivals += event["event"] == "arrive"
+            self._arrivals += line.event["event"] == "arrive"
         if self._pending and (self._named or self._arrivals > 1):
-            where = f"{self._source}:{number}: none of {', '.join(ID_KEYS[:-1])} or {ID_KEYS[-1]}"
-            columns = f" among its columns ({shorten(', '.join(rest), 100)})" if rest else ""
+            where = f"{self._source}:{line.line}: none of {', '.join(ID_KEYS[:-1])} or {ID_KEYS[-1]}"
+            columns = f" among its columns ({shorten(', '.join(line.attributes), 100)})" if line.attributes else ""
             self._tally.add("no_id", where + columns, self._pending)
             self._pending = 0
+
+
+class Timeless:
+    """Counts the events of a file without a time column: nothing can be measured by them."""
+
+    def __init__(self, source: str, tally: Tally) -> None:
+        self._source = source
+        self._tally = tally
+        self._pending = 0
+        self._timed = False
+        self._where = ""
+
+    def look(self, line: LogLine, names: tuple[str, ...], time: str | None) -> None:
+        """Take an event into account; ``time``: the name of its time column."""
+        if time is not None:
+            self._timed = True
+        elif not self._timed:
+            self._pending += 1
+            if not self._where:
+                meant = like_times(names)
+                columns = f"; did it mean {', '.join(meant)}?" if meant else f" ({shorten(', '.join(names), 100)})"
+                self._where = f"{self._source}:{line.line}: none of {', '.join(TIME_KEYS)} among its columns{columns}"
+
+    def conclude(self) -> None:
+        """Count them, at the end of a file in which no event has a time."""
+        if self._pending and not self._timed:
+            self._tally.add("no_time", self._where, self._pending)
 
 
 def _opened(source: str) -> io.FileIO:
@@ -140,78 +239,3 @@ def _opened(source: str) -> io.FileIO:
         return io.FileIO(0, closefd=False) if source == "-" else io.FileIO(source)
     except OSError as error:
         raise Unusable(f"{source}: {error.strerror or error}") from error
-
-
-def _rows(stream: Iterable[bytes]) -> Iterator[Any]:
-    """Yield a row a line: of JSON, or of CSV with a head."""
-    return _Rows(iter(stream))
-
-
-class _Rows:
-    """An iterator that outlives a bad line, which a generator does not."""
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
-        self._head: list[str] | None = None
-        self._json: bool | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        line = next(self._lines)
-        while not line.strip():
-            line = next(self._lines)
-        if self._json is None:
-            line = line.removeprefix(BOM)
-            self._json = line.lstrip()[:1] == b"{"
-        if self._json:
-            return orjson.loads(line)
-        if self._head is None:
-            self._head = _cells(line)
-            return next(self)
-        return {key: cell for key, cell in zip(self._head, _cells(line), strict=False) if cell != ""}
-
-
-def _cells(line: bytes) -> list[str]:
-    return next(csv.reader([line.decode("utf-8", "replace")]), [])
-
-
-def _taken(row: Any, latest: float) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """Return the request, the event and the rest of a row; ValueError or TypeError where it is no event."""
-    if not isinstance(row, Mapping):
-        raise ValueError("not an object")
-    event, time, request = _first(row, EVENT_KEYS), _first(row, TIME_KEYS), _first(row, ID_KEYS)
-    if event is None:
-        raise ValueError(f"no {' or '.join(EVENT_KEYS)}")
-    taken: dict[str, Any] = {"event": str(row[event]), "timestamp": None if time is None else _time(row[time], latest)}
-    for key in ("count", "choice"):
-        if key in row:
-            taken[key] = None if row[key] is None else int(row[key])
-    used = {event, time, request, "count", "choice"}
-    rest = {str(key): value for key, value in row.items() if key not in used and value is not None}
-    if taken["event"] not in EVENTS and event == "name":
-        raise ValueError(f"no event of any lifecycle: {taken['event']!r:.40}")
-    return None if request is None else str(row[request]), taken, rest
-
-
-def _first(row: Mapping[str, Any], keys: Iterable[str]) -> str | None:
-    return next((key for key in keys if key in row), None)
-
-
-def _time(raw: Any, latest: float) -> Any:
-    """Return a number as it is, or the epoch seconds of an ISO time; ValueError for what is no time of any clock."""
-    found = raw if raw is None or (isinstance(raw, (int, float)) and not isinstance(raw, bool)) else _parsed(raw)
-    if found is not None and not abs(found) < latest:
-        raise ValueError(f"no time: {raw!r:.40}")
-    return found
-
-
-def _parsed(raw: Any) -> int | float:
-    text = str(raw).strip()
-    try:
-        number = int(text) if text.lstrip("+-").isdigit() else float(text)
-    except ValueError:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    return number

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.events.log import NANOSECONDS, Log
+from otel_lifecycle._cli.events.columns import NANOSECONDS
+from otel_lifecycle._cli.events.log import Log
 from otel_lifecycle._cli.evidence.timeline import EARLIEST
 from otel_lifecycle._cli.evidence.workload import SHORT
 from otel_lifecycle._cli.requests.foreign import Judged, Replay
@@ -59,12 +60,12 @@ class Replayed:
         }
 
 
-def replayed(log: Log, shape: str, unit: str, offset_ns: int) -> Replayed:
+def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
     """Replay a request; ``offset_ns`` is added to times that are no epoch, where spans need one."""
     report = _report(log, shape, lambda time: time)[0]
     metrics = compute_request_metrics(report)
-    in_ns, replay = _report(log, shape, lambda time: None if time is None else _epoch_ns(time, unit, offset_ns))
-    span = _span(log, unit, offset_ns)
+    in_ns, replay = _report(log, shape, lambda time: None if time is None else _epoch_ns(time, log.unit, offset_ns))
+    span = _span(log, offset_ns)
     finished = _finished(log, in_ns, replay)
     judged = Judged(
         attributes={**end_attributes(finished, assess(finished)), **_offsets(in_ns)},
@@ -131,12 +132,12 @@ def _outcome(report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[s
         return {"outcome": report["status"], "stage": None, "dominant_share": None}
 
 
-def _span(log: Log, unit: str, offset_ns: int) -> Span:
+def _span(log: Log, offset_ns: int) -> Span:
     events = [
         SpanEvent(
-            name=event["event"],
-            time_ns=_epoch_ns(event["timestamp"], unit, offset_ns),
-            attributes={key: event[key] for key in ("count", "choice") if event.get(key) is not None},
+            event["event"],
+            _epoch_ns(event["timestamp"], log.unit, offset_ns),
+            {key: event[key] for key in ("count", "choice") if event.get(key) is not None},
         )
         for event in log.events
         # What happened at an unknown time has no place on a span.
@@ -156,6 +157,8 @@ def _span(log: Log, unit: str, offset_ns: int) -> Span:
         attributes={**named, **{SHORT.get(key, key): value for key, value in log.attributes.items()}},
         resource={},
         events=tuple(events),
+        source=log.source,
+        line=log.line,
     )
 
 

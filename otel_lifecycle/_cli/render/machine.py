@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, Final
 
 import orjson
+
+from otel_lifecycle._cli.text import NOTHING, printable
 
 
 def to_json(document: Any) -> str:
@@ -57,14 +59,21 @@ def write_csv(document: Mapping[str, Any], out: IO[str]) -> None:
     writer.writerow(("section", "name", "figure", "value"))
     for path, value in _leaves(document, ()):
         section, *rest = path
-        writer.writerow((section, "/".join(rest[:-1]), rest[-1] if rest else "", value))
+        writer.writerow(map(safe_cell, (section, "/".join(rest[:-1]), rest[-1] if rest else "", value)))
 
 
-def write_rows(columns: Sequence[str], rows: Iterator[Mapping[str, Any]], out: IO[str]) -> None:
-    """Write a table of mappings."""
-    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a cell begins that a spreadsheet runs; the last four are their full-width forms."""
+
+
+def safe_cell(value: Any) -> Any:
+    """Return a cell of CSV that neither steers a terminal nor is run by a spreadsheet; numbers stay as they are.
+
+    A text that begins as a formula gets an apostrophe in front, as OWASP advises.
+    """
+    if not isinstance(value, str) or value == NOTHING:
+        return value
+    return printable(f"'{value}" if value.startswith(FORMULA) else value)
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

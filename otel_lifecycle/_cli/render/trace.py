@@ -97,7 +97,12 @@ def _label(bar: Bar) -> str:
 
 
 def _tokens_line(found: Anatomy) -> str:
-    return f"{plural(len(found.tokens), 'token')} with a time" if found.tokens else NO_TOKENS
+    known, total = len(found.tokens), found.request.output_tokens
+    if not known:
+        return NO_TOKENS
+    if total is not None and known < total:
+        return f"{number(known)} of {plural(total, 'token')} have a time"
+    return f"{plural(known, 'token')} with a time"
 
 
 def attribution(request: Request) -> Table:

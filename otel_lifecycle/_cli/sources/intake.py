@@ -13,15 +13,21 @@ from otel_lifecycle._cli.sources.tally import Tally
 
 @dataclass(slots=True, kw_only=True)
 class Intake:
-    """One message being decoded.
+    """One message being decoded: line ``line`` of ``source``, or its message of that number.
 
-    ``place`` names it in notes.  ``everything``: spans of any library are wanted, too.
+    ``everything``: spans of any library are wanted, too.
     """
 
-    place: str
+    source: str
     tally: Tally
+    line: int = 0
     everything: bool = False
     items: list[Item] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """The name of the message in notes."""
+        return f"{self.source}:{self.line}" if self.line else self.source
 
     def trouble(self, kind: str) -> None:
         """Count something that could not be read here."""
@@ -41,6 +47,7 @@ class Intake:
 
     def take(self, span: Span) -> None:
         """Put a span among the items, without what it says that cannot be; all of that is counted."""
+        span.source, span.line = self.source, self.line
         names = doubtful(span)
         for name in names:
             self.lost_attribute(name)

@@ -18,7 +18,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.otlp_json import LATEST
-from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, series
+from otel_lifecycle._cli.sources.repair import repaired
+from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, SpanLink, series
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
 from otel_lifecycle.semconv import STAGE
 
@@ -31,6 +32,8 @@ def decode(message: bytes, intake: Intake) -> bool:
     if traces is not None and _has_spans(traces):
         _traces(traces, intake)
         return True
+    if traces is None and (mended := repaired(message)) is not None:
+        return decode(mended, intake)
     metrics = _parse(MetricsData, message)
     if metrics is not None and _has_metrics(metrics):
         _metrics(metrics, intake)
@@ -93,20 +96,22 @@ def span_of(raw: ProtoSpan, resource: Attributes, scope: str) -> Span | None:
     ids = (len(raw.trace_id), len(raw.span_id)) == ID_BYTES and any(raw.trace_id) and any(raw.span_id)
     if not ids or max(times) >= LATEST:
         return None
-    events = tuple(
-        SpanEvent(name=event.name, time_ns=event.time_unix_nano, attributes=attributes(event.attributes))
-        for event in raw.events
+    events = tuple([SpanEvent(event.name, event.time_unix_nano, attributes(event.attributes)) for event in raw.events])
+    links = tuple(
+        [SpanLink(link.trace_id.hex(), link.span_id.hex(), attributes(link.attributes)) for link in raw.links]
     )
     return Span(
         trace_id=raw.trace_id.hex(),
         span_id=raw.span_id.hex(),
-        parent_id=raw.parent_span_id.hex(),
+        # Some programs write "no parent" as eight zero bytes.
+        parent_id=raw.parent_span_id.hex() if any(raw.parent_span_id) else "",
         name=raw.name,
         start_ns=raw.start_time_unix_nano,
         end_ns=raw.end_time_unix_nano,
         attributes=attributes(raw.attributes),
         resource=resource,
         events=events,
+        links=links,
         dropped_events=raw.dropped_events_count,
         dropped_attributes=raw.dropped_attributes_count,
         scope=scope,

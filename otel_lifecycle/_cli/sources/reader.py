@@ -17,9 +17,11 @@ from typing import IO, Any, Final, TypeAlias
 import orjson
 
 from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
-from otel_lifecycle._cli.sources import jaeger, looks, otlp_json, otlp_proto
+from otel_lifecycle._cli.sources import jaeger_api, looks, otlp_proto
+from otel_lifecycle._cli.sources.decoders import decoder_of
 from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
 from otel_lifecycle._cli.sources.intake import Intake
+from otel_lifecycle._cli.sources.lenient import loads
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import Tally
@@ -28,7 +30,7 @@ Opener: TypeAlias = Callable[[], IO[bytes]]
 
 STDIN: Final = "-"
 CHUNK: Final = 2**20
-TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"')
+TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"', b'"batches"', b'"traceID"')
 """What a JSON line that was cut short still shows of a trace file."""
 
 
@@ -70,18 +72,24 @@ class Reader:
 
     def _batches(self, source: str) -> Iterator[list[Item]]:
         """Yield the items of a source, message by message."""
-        if jaeger.is_url(source):
-            for answer in jaeger.fetch(source, time.time_ns() // 1000, self.tally):
-                BEING_READ.set(source)
-                intake = self._intake(source)
-                jaeger.decode(answer, intake)
-                yield intake.items
+        if jaeger_api.is_url(source):
+            yield from self._answers(source)
             return
         for name, opened in _files(source):
             yield from self._file(name, self._pipe if source == STDIN else opened)
 
-    def _intake(self, place: str) -> Intake:
-        return Intake(place=place, tally=self.tally, everything=self._everything)
+    def _answers(self, source: str) -> Iterator[list[Item]]:
+        """Yield the items of a Jaeger, answer by answer."""
+        place = jaeger_api.without_credentials(source)
+        for answer in jaeger_api.fetch(source, time.time_ns() // 1000, self.tally):
+            BEING_READ.set(place)
+            intake, decode = self._intake(place), decoder_of(answer)
+            if decode is not None:
+                decode(answer, intake)
+            yield intake.items
+
+    def _intake(self, source: str, line: int = 0) -> Intake:
+        return Intake(source=source, line=line, tally=self.tally, everything=self._everything)
 
     def _file(self, name: str, opened: Opener) -> Iterator[list[Item]]:
         try:
@@ -102,7 +110,7 @@ class Reader:
             for number, (kind, message) in enumerate(messages(stream), 1):
                 place = f"{name}:{number}"
                 BEING_READ.set(place)
-                items = self._message(kind, message, place)
+                items = self._message(kind, message, name, number)
                 if isinstance(items, str):
                     problem = items
                     cut |= self._unread(message, place, items)
@@ -131,29 +139,23 @@ class Reader:
         self.tally.add("truncated" if cut else "unreadable", place if cut else f"{place}: {reason}")
         return cut
 
-    def _message(self, kind: str, message: bytes, place: str) -> list[Item] | str:
+    def _message(self, kind: str, message: bytes, name: str, number: int) -> list[Item] | str:
         """Return the items of a message, or why it has none."""
-        intake = self._intake(place)
+        intake = self._intake(name, number)
         if kind == "proto":
             if not otlp_proto.decode(message, intake):
                 return "not OTLP"
             return intake.items
         try:
-            documents = orjson.loads(message)
+            documents = loads(message)
         except orjson.JSONDecodeError as error:
             return f"not JSON ({error}){looks.like(message)}"
         for document in documents if isinstance(documents, list) else [documents]:
-            decode = _decoder(document)
+            decode = decoder_of(document)
             if decode is None:
-                return f"JSON, but not OTLP{looks.like(message)}"
+                return f"JSON, but no traces of OTLP, Jaeger or Tempo{looks.like_document(document, message)}"
             decode(document, intake)
         return intake.items
-
-
-def _decoder(document: object) -> Callable[[Any, Intake], None] | None:
-    if otlp_json.is_otlp(document):
-        return otlp_json.decode
-    return jaeger.decode if jaeger.is_jaeger(document) else None
 
 
 @contextmanager
@@ -195,7 +197,7 @@ def total_bytes(sources: Iterable[str]) -> int | None:
     """Return how many bytes the sources have, None where that cannot be known (a pipe, a URL)."""
     total = 0
     for source in sources:
-        if source == STDIN or jaeger.is_url(source):
+        if source == STDIN or jaeger_api.is_url(source):
             return None
         for name, _ in _files(source):
             path = Path(name)

@@ -17,6 +17,7 @@ MEANING: Final = {
     "unreadable": "messages that are no OTLP; skipped",
     "unreadable_line": "lines that are no event; skipped",
     "no_id": "events without a request's id, in a file in which others have one; taken as one request",
+    "no_time": "events of a log without a time column; no latency can be told",
     "not_a_trace": "files in a folder that hold no telemetry; skipped",
     "broken_span": "spans without usable ids or times; skipped",
     "broken_attribute": "attributes whose value cannot be, such as a negative time; left out",
