@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -116,12 +115,14 @@ def test_own_providers_keep_their_own_variables(monkeypatch: pytest.MonkeyPatch)
 def test_shutdown_keeps_to_its_time_with_an_exporter_of_the_app() -> None:
     """An app's own exporter may hang at the spans that end at shutdown; the caller gets its time all the same."""
     hold = threading.Event()
+    released: list[bool] = []
 
     class Hangs(InMemorySpanExporter):
         """Answers when it is let go."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             hold.wait(60)
+            released.append(hold.is_set())
             return super().export(spans)
 
     tracers = TracerProvider(shutdown_on_exit=False)
@@ -130,12 +131,10 @@ def test_shutdown_keeps_to_its_time_with_an_exporter_of_the_app() -> None:
     metrics.set_meter_provider(MeterProvider(shutdown_on_exit=False))
     lifecycle.configure()
     request = lifecycle.request()
-    before = time.monotonic()
     done = lifecycle.shutdown(timeout=0.3)
-    took = time.monotonic() - before
+    still_held = not released
     hold.set()
-    # The exporter holds for a minute: anything near it would mean that shutdown waited for it.
-    assert (done, took < 20, request.report is None) == (False, True, False)
+    assert (done, still_held, request.report is None) == (False, True, False)
 
 
 def test_app_with_a_tracer_provider_only(otlp_http: HttpReceiver) -> None:
@@ -318,18 +317,18 @@ def test_shutdown_ends_open_requests(otlp_http: HttpReceiver) -> None:
     assert otlp_http.points("inference.transition.violations") == []
 
 
-def test_shutdown_keeps_to_its_time(otlp: OtlpReceiver, caplog: pytest.LogCaptureFixture) -> None:
-    """An exporter that hangs costs the timeout, not more; the two are told apart by the receiver's own hold."""
+def test_shutdown_keeps_to_its_time(
+    otlp: OtlpReceiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exporter that hangs holds shutdown no longer than its timeout: this one would outlast the test."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     lifecycle.configure(endpoint=otlp.endpoint, protocol=otlp.scheme)
     serve()
     otlp.hang()
-    before = time.monotonic()
     with caplog.at_level(logging.WARNING):
         done = lifecycle.shutdown(timeout=0.5)
-    took = time.monotonic() - before
     otlp.accept()
-    # The exporters' own time-out is 10 s: anything near it would mean that shutdown waited for them.
-    assert (done, took < 5) == (False, True)
+    assert not done
     assert "shutdown gave up on an exporter that does not answer; what it held is lost" in caplog.messages
 
 

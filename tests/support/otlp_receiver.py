@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal
 
@@ -168,7 +168,7 @@ class OtlpReceiver(ABC):
             behaviour.released.wait()
             return "refuse"
         if behaviour.delay:
-            time.sleep(behaviour.delay)
+            sleep(behaviour.delay)
         if behaviour.mode != "accept":
             self._count_turned_away()
             return behaviour.mode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
 from typing import Any
 
 import grpc
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from tests.support import otlp_receiver
 from tests.support.otlp_receiver import ANSWERS, GrpcReceiver, HttpReceiver, OtlpReceiver
 from tests.support.plain import plain_points, plain_span
 
@@ -279,13 +279,12 @@ def test_stop_lets_held_calls_go(otlp: OtlpReceiver) -> None:
     assert otlp.batches == []
 
 
-def test_slow(otlp: OtlpReceiver) -> None:
-    """A slow receiver answers no sooner than told, and keeps what it got."""
+def test_slow(otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow receiver sleeps for as long as it was told before it answers, and keeps what it got."""
+    slept: list[float] = []
+    monkeypatch.setattr(otlp_receiver, "sleep", slept.append)
     otlp.slow(0.2)
-    start = time.monotonic()
-    assert call(otlp) == "accept"
-    assert time.monotonic() - start >= 0.2
-    assert len(otlp.batches) == 1
+    assert (call(otlp), slept, len(otlp.batches)) == ("accept", [0.2], 1)
 
 
 def test_down_and_up_again(otlp: OtlpReceiver) -> None:

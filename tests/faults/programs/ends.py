@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import otel_lifecycle as lifecycle
@@ -33,9 +32,7 @@ def end(how: str) -> None:
     if how == "hard":
         os._exit(0)
     if how == "shutdown":
-        began = time.monotonic()
-        done = lifecycle.shutdown(timeout=float(os.environ.get("TIMEOUT", "10")))
-        say("shutdown", done, round(time.monotonic() - began, 3))
+        say("shutdown", lifecycle.shutdown(timeout=float(os.environ.get("TIMEOUT", "10"))))
 
 
 def refuse_new_threads() -> None:
