@@ -47,17 +47,17 @@ def is_lifecycle(span: ReadableSpan) -> bool:
 
 def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
     """Replay a foreign span's events through the checker; return what it amounts to and what was wrong."""
-    violations: list[Violation] = []
     attributes = {**_of_terminal(span), **(span.attributes or {})}
     shape = attributes.get(semconv.SHAPE)
     timeline = Timeline(SHAPES.get(shape if isinstance(shape, str) else "default", SHAPES["default"]))
-    checker = Checker(timeline, violations.append)
+    checker = Checker(timeline)
     if span.dropped_events:
         checker.violate(Truncated("the SDK dropped events of this span"))
         status = _truncated_status(span)
     else:
         status = _replay(span, timeline, checker)
-    return _finished(timeline, checker, status, attributes, truncated=bool(span.dropped_events)), violations
+    finished = _finished(timeline, checker, status, attributes, truncated=bool(span.dropped_events))
+    return finished, checker.take_violations()
 
 
 def _of_terminal(span: ReadableSpan) -> Mapping[str, Any]:
@@ -97,9 +97,8 @@ def _finished(
         )
         if isinstance(value := attributes.get(key), int) and not isinstance(value, bool) and value >= 0
     }
-    report = build_report(timeline, status, token_times=False, usage=usage.get("output_tokens"))
-    if truncated:
-        report["output_tokens"] = usage.get("output_tokens")
+    output = usage.get("output_tokens")
+    report = build_report(timeline, status, token_times=False, usage=output, unmarked=truncated)
     return Finished(
         report=report,
         reason=_reason(attributes),
@@ -136,7 +135,12 @@ def _error_type(status: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def rebuild(
-    span: ReadableSpan, finished: Finished, verdict: Verdict, violations: list[Violation], *, compat: str | None = None
+    span: ReadableSpan,
+    finished: Finished,
+    verdict: Verdict,
+    violations: list[Violation],
+    *,
+    compat: str | None = None,
 ) -> ReadableSpan:
     """Return the span with its attribution and its violations; what the SDK dropped of it stays counted."""
     return ReadableSpan(

@@ -1,11 +1,14 @@
-"""The attributes a finished request leaves on its span.  Absent is absent: nothing is written that is not known."""
+"""The attributes a finished request leaves on its span.  A figure that is not known has no attribute."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
+
+AttributeValue: TypeAlias = str | bool | int | float
+Attributes: TypeAlias = dict[str, AttributeValue | None]
 
 _DURATIONS = {
     "queue_wait": semconv.QUEUE_WAIT,
@@ -26,9 +29,9 @@ _VLLM = {
 }
 
 
-def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, Any]:
+def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, AttributeValue]:
     """Return every attribute that is known at the end; ``compat='vllm'`` adds that engine's ``gen_ai.latency.*``."""
-    attributes = {
+    attributes: Attributes = {
         **_ending(finished, verdict),
         **_usage(finished, verdict),
         **_attribution(verdict),
@@ -42,7 +45,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _ending(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+def _ending(finished: Finished, verdict: Verdict) -> Attributes:
     return {
         semconv.OUTCOME: verdict.outcome,
         semconv.FAILURE_STAGE: verdict.failure_stage,
@@ -54,17 +57,18 @@ def _ending(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _usage(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+def _usage(finished: Finished, verdict: Verdict) -> Attributes:
     given = finished.usage
     return {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: given.get("input_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: given.get("output_tokens", verdict.output_tokens),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: given.get("cached_tokens"),
-        semconv.STREAMED_TOKENS: verdict.output_tokens,
+        semconv.STREAMED_TOKENS: verdict.streamed_tokens,
+        semconv.STREAMED_CHUNKS: verdict.streamed_chunks,
     }
 
 
-def _attribution(verdict: Verdict) -> dict[str, Any]:
+def _attribution(verdict: Verdict) -> Attributes:
     shares = verdict.shares or {}
     return {
         semconv.BOTTLENECK: verdict.bottleneck,
@@ -74,14 +78,14 @@ def _attribution(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _preemption(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
     times = sum(finished.preemptions.values())
     return {semconv.PREEMPTED: verdict.preempted, semconv.PREEMPTIONS: times or None}
 
 
-def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
     longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
-    attributes: dict[str, Any] = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
+    attributes: Attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
     if finished.gaps_held:
         attributes[semconv.ITL_COUNT] = len(verdict.gaps) or None
         attributes[semconv.ITL_P50] = verdict.itl(0.5)
@@ -90,7 +94,7 @@ def _gaps(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     return attributes
 
 
-def _notes(finished: Finished, verdict: Verdict) -> dict[str, Any]:
+def _notes(finished: Finished, verdict: Verdict) -> Attributes:
     met = None if verdict.slo is None else verdict.slo["all"]
     return {
         semconv.EVENTS_DROPPED: finished.events_dropped or None,
@@ -100,8 +104,8 @@ def _notes(finished: Finished, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _vllm(verdict: Verdict) -> dict[str, Any]:
-    attributes: dict[str, Any] = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
+def _vllm(verdict: Verdict) -> Attributes:
+    attributes: Attributes = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
     if "prefill" in verdict.seconds and "decode_time" in verdict.seconds:
         inference = verdict.seconds["prefill"] + verdict.seconds["decode_time"]
         attributes["gen_ai.latency.time_in_model_inference"] = inference

@@ -1,25 +1,32 @@
-"""The lenient side of the timeline: what is wrong becomes a violation, and the request goes on.
+"""The lenient side of the timeline: a fault becomes a violation, and the request goes on.
 
-An illegal event is not applied.  A legal event whose time is impossible moves the state and loses its time; one whose
-count is impossible moves the state with an unknown count.  The live API and foreign spans both come through here.
+How it works.  An illegal event is not applied.  A legal event whose time is impossible moves the state and loses its
+time; one whose count is impossible moves the state with an unknown count.  The live API and foreign spans both pass
+through here.
+
+The checker calls nobody back.  A callback bound to its owner would make every request a reference cycle, which stays in
+memory until the cyclic collector runs.  Violations wait in the checker until its owner takes them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Time
 from otel_lifecycle._core.values import check_choice, check_count
-from otel_lifecycle.errors import InvalidTimestamp, InvalidValue, LifecycleError, NonMonotonicTime
+from otel_lifecycle.errors import ForeignClock, InvalidTimestamp, InvalidValue, LifecycleError, NonMonotonicTime
 from otel_lifecycle.semconv import ViolationKind
+
+MAX_WAITING: Final = 256
+"""Violations that wait to be taken; beyond it only their count.  A span holds 128 events, each with one or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that was wrong: of what kind, in which state, at which event."""
+    """One fault: its kind, the state it came in, and the event."""
 
     kind: ViolationKind
     state: str | None
@@ -29,52 +36,87 @@ class Violation:
 class Checker:
     """A timeline that does not raise.
 
-    ``counts`` has the number of violations by kind, exact.  ``on_violation`` is told of each one as it happens.  With
-    ``strict`` the error is raised instead, and nothing has changed.
+    ``counts`` has the number of violations by kind, exact.  With ``strict`` the error is raised instead, and nothing
+    has changed.
     """
 
-    __slots__ = ("counts", "on_violation", "strict", "timeline")
+    __slots__ = ("_waiting", "counts", "strict", "timeline")
 
-    def __init__(self, timeline: Timeline, on_violation: Callable[[Violation], None] | None = None) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.counts: Counter[ViolationKind] = Counter()
-        self.on_violation = on_violation
         self.strict = False
+        self._waiting: list[Violation] = []
 
     def violate(self, error: LifecycleError) -> None:
-        """Count what ``error`` says; raise it where the checker is strict."""
+        """Count a fault; raise it where the checker is strict."""
         if self.strict:
             raise error
+        self._count(error)
+
+    def _count(self, error: LifecycleError) -> None:
         self.counts[error.kind] += 1
-        if self.on_violation is not None:
-            self.on_violation(Violation(error.kind, error.state, error.event))
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(Violation(error.kind, error.state, error.event))
+
+    def take_violations(self) -> list[Violation]:
+        """Hand over the violations since the last call, in order."""
+        if not self._waiting:
+            return []
+        taken, self._waiting = self._waiting, []
+        return taken
 
     def apply(
-        self, event: str, timestamp: Time | None, count: int | None = 1, choice: int = 0, *, remote: bool = False
+        self,
+        event: str,
+        timestamp: Time | None,
+        count: int | None = 1,
+        choice: int = 0,
+        *,
+        remote: bool = False,
+        given: bool = False,
     ) -> bool:
-        """Apply an event as far as it can be; return whether it was legal."""
+        """Apply an event as far as it can be applied; return whether it was legal.
+
+        Arguments as :meth:`Timeline.apply` has them.
+        """
         try:
-            self.timeline.apply(event, timestamp, count, choice, remote=remote)
+            self.timeline.apply(event, timestamp, count, choice, remote=remote, given=given)
         except (InvalidTimestamp, NonMonotonicTime) as error:
             self.violate(error)
-            return self.apply(event, None, count, choice, remote=remote)
+            return self.apply(event, None, count, choice, remote=remote, given=given)
         except InvalidValue as error:
             self.violate(error)
-            return self.apply(event, timestamp, _count(count, event), _choice(choice, event), remote=remote)
+            count, choice = _count_or_unknown(count, event), _choice_or_first(choice, event)
+            return self.apply(event, timestamp, count, choice, remote=remote, given=given)
         except LifecycleError as error:
             self.violate(error)
             return False
         return True
 
+    def judge_clocks(self) -> None:
+        """Count, once, each proof that two times of the ended request cannot both be right.
 
-def _count(count: object, event: str) -> int | None:
+        Never raises: by the time the proof is complete, no call of the server is left that caused it.
+        """
+        timeline = self.timeline
+        timeline.check_appended()
+        state = timeline.ended_in or timeline.state
+        if timeline.misplaced:
+            what = f"{timeline.misplaced} tokens were marked before a time already given"
+            self._count(ForeignClock(what, state=state, event="token"))
+        if timeline.clocks_apart():
+            self._count(ForeignClock("the engine's clock and ours disagree", state=state, event="record"))
+
+
+def _count_or_unknown(count: object, event: str) -> int | None:
     try:
         return check_count(count, event)
     except InvalidValue:
         return None
 
 
-def _choice(choice: object, event: str) -> int:
+def _choice_or_first(choice: object, event: str) -> int:
     try:
         return check_choice(choice, event)
     except InvalidValue:

@@ -6,7 +6,7 @@ Every interval is gross: a time in which the request was preempted lies inside t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.tokens import Time, total
@@ -24,14 +24,34 @@ METRIC_NAMES = (
 )
 
 
+class RequestMetrics(TypedDict):
+    """The nine figures of one request, each None where it is not known."""
+
+    queue_wait: Time | None
+    preprocessing: Time | None
+    prefill: Time | None
+    ttft: Time | None
+    tpot: Time | None
+    decode_time: Time | None
+    token_span: Time | None
+    e2e: Time | None
+    streamed_tokens: int | None
+
+
 def compute_request_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the durations of one request, in the unit of its report.
 
     ``report`` is what :func:`replay_request_events` returns; its first four keys alone mean the default shape, nothing
     preempted, and one token for each of ``token_times``.  Returns ``queue_wait, preprocessing, prefill, ttft, tpot,
     decode_time, token_span, e2e, streamed_tokens``.  A duration is None where a time that bounds it is unknown, or
-    where the two were given by clocks that are proven apart; ``streamed_tokens`` where a count is unknown.
+    where the two were given by clocks that are proven apart; ``streamed_tokens`` where a count is unknown, or where
+    what was streamed were chunks of unknown size.
     """
+    return dict(request_metrics(report))
+
+
+def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
+    """Compute the same as :func:`compute_request_metrics`, typed for the layers above."""
     shape = get_shape(report.get("shape", "default"))
     metrics: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
     for stage in shape.stages:
@@ -42,10 +62,11 @@ def compute_request_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     metrics["e2e"] = _between(report, "arrival", "terminal")
     if shape.streams:
         choices = _choices(report)
-        metrics["streamed_tokens"] = _streamed(report, choices)
+        produced = _produced(report, choices)
+        metrics["streamed_tokens"] = None if "streamed_chunks" in report else produced
         metrics["token_span"] = _token_span(report, choices)
-        metrics["tpot"] = _tpot(report, choices, metrics["streamed_tokens"])
-    return metrics
+        metrics["tpot"] = _tpot(report, choices, produced)
+    return cast("RequestMetrics", metrics)
 
 
 def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
@@ -64,7 +85,7 @@ def _choices(report: Mapping[str, Any]) -> Mapping[int, Mapping[str, Any]]:
     return {0: {"first": times[0], "last": times[-1], "tokens": len(times)}} if times else {}
 
 
-def _streamed(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]]) -> int | None:
+def _produced(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]]) -> int | None:
     if "output_tokens" in report:
         count: int | None = report["output_tokens"]
         return count
@@ -81,6 +102,10 @@ def _span(choice: Mapping[str, Any]) -> Time | None:
 
 
 def _token_span(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]]) -> Time | None:
+    foreign = report.get("foreign_choices", ())
+    if 0 < len(foreign) < len(choices):
+        # Two clocks that are proven apart timed them: no difference between the two is a duration.
+        return None
     ends = [time for choice in choices.values() for time in (choice["first"], choice["last"])]
     return max(ends) - min(ends) if ends and _timed(report) and None not in ends else None
 

@@ -1,45 +1,141 @@
-"""From a timeline to the report of one request, and the replay of recorded events into one."""
+"""From a timeline to the report of one request, and the replay of recorded events into one.
+
+A :class:`Report` is the plain mapping that the four public functions exchange.  Inside the package it is typed, and
+nobody changes one: what an owner knows better than the timeline is an argument of :func:`build_report`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final, TypedDict
 
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS, TERMINAL_STATES, get_shape
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.tokens import Choice, Time, merged_times, total
+from otel_lifecycle._core.tokens import MAX_TOKEN_TIMES, ChoiceTokens, Log, Time, TokenTimes, merged_times, total
 from otel_lifecycle.errors import InvalidValue, MissingTerminal
 
-Report = dict[str, Any]
+CHUNK_TOLERANCE: Final = 3
+CHUNK_TOLERANCE_SHARE: Final = 0.03
+"""A usage figure may exceed the frames by the larger of the two, in tokens and of the frames, before the frames are
+proven to be chunks.  A stop token and a held-back piece of UTF-8 explain as much in streams of single tokens."""
 
 
-def build_report(timeline: Timeline, status: str, *, token_times: bool = True, usage: int | None = None) -> Report:
+class ChoiceReport(TypedDict):
+    """One choice: time of its first and last token (None if unknown), and how many (None if unknown)."""
+
+    first: Time | None
+    last: Time | None
+    tokens: int | None
+
+
+class ReportKeys(TypedDict):
+    """What every report has, as :func:`replay_request_events` describes it."""
+
+    status: str
+    failure_stage: str | None
+    timestamps: dict[str, Time]
+    token_times: list[Time | None] | None
+    shape: str
+    preempted: dict[str, Time | None]
+    output_tokens: int | None
+    choices: dict[int, ChoiceReport]
+    itl: list[Time]
+
+
+class Report(ReportKeys, total=False):
+    """One request that has ended.
+
+    Further keys only where they say something: ``foreign`` names the ``timestamps`` that another clock gave, and
+    ``foreign_choices`` the choices it timed, of a request whose clocks are proven apart.  ``token_times_dropped``:
+    tokens whose times are not listed.  ``streamed_chunks``: frames of unknown size, proven by the usage figure.
+    """
+
+    foreign: list[str]
+    foreign_choices: list[int]
+    token_times_dropped: int
+    streamed_chunks: int
+
+
+def build_report(
+    timeline: Timeline,
+    status: str,
+    *,
+    token_times: bool = True,
+    usage: int | None = None,
+    unmarked: bool = False,
+) -> Report:
     """Return the report of a request that ended with ``status``.
 
-    ``usage`` is the output count that the server gave; it stands where a mark of unknown size left the count unknown.
-    ``token_times=False`` leaves that list out, for callers that hold a thousand tokens and need their summary only.
+    ``usage`` is the output count that the server gave, final for the choices it covers; it stands where a mark of
+    unknown size left the count unknown, and where it proves that frames were chunks.  ``unmarked``: nobody marked a
+    boundary, so the stage of its end and the count of its marks are not known.  ``token_times=False`` leaves that list
+    out, for callers that hold a thousand tokens and need their summary only.
     """
+    timeline.check_appended()
     apart = timeline.clocks_apart()
     choices = dict(timeline.choices(apart))
+    counted = _output_tokens(timeline, choices)
+    chunks = _proven_chunks(timeline, counted, usage)
+    failed_in = None if unmarked or status in ("completed", "incomplete") else timeline.ended_in
     report: Report = {
         "status": status,
-        "failure_stage": None if status in ("completed", "incomplete") else timeline.ended_in,
+        "failure_stage": failed_in,
         "timestamps": dict(timeline.times),
-        "token_times": merged_times([*timeline.tokens.values(), *timeline.remote_tokens.values()])
-        if token_times
-        else None,
+        "token_times": None,
         "shape": timeline.shape.name,
         "preempted": _preempted(timeline, apart),
-        "output_tokens": _output_tokens(timeline, choices, usage),
-        "choices": _choices(timeline, choices),
-        "itl": _gaps(choices),
+        "output_tokens": usage if counted is None or chunks is not None or unmarked else counted,
+        "choices": _choices(timeline, choices, chunked=chunks is not None),
+        "itl": [] if chunks is not None else _gaps(choices),
     }
+    if not timeline.shape.streams:
+        report["output_tokens"] = None
+    if chunks is not None:
+        report["streamed_chunks"] = chunks
     if apart:
         report["foreign"] = sorted(timeline.remote)
+        report["foreign_choices"] = _foreign_choices(timeline)
+    if token_times:
+        _list_times(report, _token_times(timeline, apart))
     return report
 
 
-def _gaps(choices: Mapping[int, Choice]) -> list[Time]:
+def _proven_chunks(timeline: Timeline, counted: int | None, usage: int | None) -> int | None:
+    """Return how many frames there were, if the usage figure proves that they were no single tokens; else None."""
+    if not timeline.assumed or counted is None or usage is None:
+        return None
+    tolerance = max(CHUNK_TOLERANCE, CHUNK_TOLERANCE_SHARE * counted)
+    return counted if usage - counted > tolerance else None
+
+
+def _foreign_choices(timeline: Timeline) -> list[int]:
+    here = timeline.tokens.keys() | timeline.folded.keys()
+    local = {choice for choice in here if timeline.tokens.get(choice) or choice in timeline.folded}
+    return sorted((timeline.remote_tokens.keys() | timeline.folded_remote.keys()) - local)
+
+
+def _token_times(timeline: Timeline, apart: bool) -> TokenTimes:
+    """Return the tokens' times; of two clocks that are apart only those on the clock of the first token."""
+    here, there = list(timeline.tokens.values()), list(timeline.remote_tokens.values())
+    if not apart:
+        return merged_times([*here, *there])
+    known, unknown = (there, here) if "first_token" in timeline.remote else (here, there)
+    times = merged_times(known)
+    rest = merged_times(map(_without_times, unknown), MAX_TOKEN_TIMES - len(times.times))
+    return TokenTimes(times=times.times + rest.times, dropped=times.dropped + rest.dropped)
+
+
+def _without_times(log: Log) -> Log:
+    return [(None, item[1] if type(item) is tuple else 1) for item in log]
+
+
+def _list_times(report: Report, times: TokenTimes) -> None:
+    report["token_times"] = times.times
+    if times.dropped:
+        report["token_times_dropped"] = times.dropped
+
+
+def _gaps(choices: Mapping[int, ChoiceTokens]) -> list[Time]:
     """Return the ITL samples; none of a request with a chunk of unknown size, whose singles may be chunks too."""
     if any(choice.tokens is None for choice in choices.values()):
         return []
@@ -62,20 +158,17 @@ def _preempted(timeline: Timeline, apart: bool) -> dict[str, Time | None]:
     return preempted
 
 
-def _output_tokens(timeline: Timeline, choices: Mapping[int, Choice], usage: int | None) -> int | None:
-    """Return how many tokens came out; None where a count is unknown, and where there is no such thing as a token."""
+def _output_tokens(timeline: Timeline, choices: Mapping[int, ChoiceTokens]) -> int | None:
+    """Return how many tokens the marks count; None where a count is unknown."""
     counts = [choice.tokens for choice in choices.values()]
     if timeline.output_seen:
         counts.append(timeline.whole_output)
-    if not timeline.shape.streams:
-        return None
-    counted = total(counts)
-    return usage if counted is None else counted
+    return total(counts)
 
 
-def _choices(timeline: Timeline, choices: Mapping[int, Choice]) -> dict[int, dict[str, Any]]:
-    told: dict[int, dict[str, Any]] = {
-        number: {"first": choice.first, "last": choice.last, "tokens": choice.tokens}
+def _choices(timeline: Timeline, choices: Mapping[int, ChoiceTokens], *, chunked: bool) -> dict[int, ChoiceReport]:
+    told: dict[int, ChoiceReport] = {
+        number: {"first": choice.first, "last": choice.last, "tokens": None if chunked else choice.tokens}
         for number, choice in choices.items()
     }
     if timeline.output_seen:
@@ -87,7 +180,7 @@ def _choices(timeline: Timeline, choices: Mapping[int, Choice]) -> dict[int, dic
     return told
 
 
-def replay_request_events(events: Iterable[Mapping[str, Any]], shape: str = "default") -> Report:
+def replay_request_events(events: Iterable[Mapping[str, Any]], shape: str = "default") -> dict[str, Any]:
     """Replay one request's recorded events through the lifecycle.
 
     ``events``: mappings with ``event`` and ``timestamp`` (a finite number in any unit, or None for unknown), and for
@@ -96,7 +189,8 @@ def replay_request_events(events: Iterable[Mapping[str, Any]], shape: str = "def
     Returns ``status``, ``failure_stage`` (the state an abnormal end came in, else None), ``timestamps`` (arrival,
     admitted, input_ready, first_token, terminal, as far as known), ``token_times``, ``shape``, ``preempted``
     ``{state: time or None}``, ``output_tokens`` (None if unknown), ``choices`` ``{choice: {first, last, tokens}}`` and
-    ``itl`` (the gaps between neighbouring single tokens of one choice), all in the unit of the input.
+    ``itl`` (the gaps between neighbouring single tokens of one choice), all in the unit of the input.  ``token_times``
+    lists at most 196,608 tokens; ``token_times_dropped`` counts the rest, if there is one.
 
     Raises a :class:`~otel_lifecycle.errors.LifecycleError` for no events, an unknown event, an illegal transition, a
     decreasing or impossible time, anything after the end or an end before arrival, and a trace without an end.
@@ -113,7 +207,7 @@ def replay_request_events(events: Iterable[Mapping[str, Any]], shape: str = "def
             state=timeline.state,
             allowed=allowed,
         )
-    return build_report(timeline, timeline.state)
+    return dict(build_report(timeline, timeline.state))
 
 
 def apply_event(timeline: Timeline, item: Mapping[str, Any]) -> None:

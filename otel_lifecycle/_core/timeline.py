@@ -1,14 +1,19 @@
 """One request's way through its lifecycle: the state machine, and what is remembered of its events.
 
-The live API, foreign spans and ``replay_request_events`` all move through :meth:`Timeline.apply`.  It is strict: an
-event that is illegal, or impossible in time or value, raises and changes nothing.  It reads no clock.  Times of two
-clocks may meet in one request (``remote``: an engine in another process); each clock is judged by itself, and
-:meth:`Timeline.clocks_apart` says whether together they are proven to disagree.
+How it works.  The live API, foreign spans and ``replay_request_events`` all move through :meth:`Timeline.apply`.
+It is strict: an event that is illegal, or impossible in time or value, raises and changes nothing.  It reads no clock.
+
+Times of two clocks may meet in one request (``remote``: an engine in another process).  Each clock is judged by itself.
+Where a later boundary has an earlier time on the other clock, the two clocks are proven apart
+(:meth:`Timeline.clocks_apart`), and no duration between them is given.  The proof is two running maxima, one per
+clock, so that neither the number of events nor their order can exhaust it.
+
+A live handle appends single tokens to ``tokens[0]`` by itself, without a lock and without a check.  What it appended is
+checked when a time that somebody gave (``given``) needs it: see :meth:`Timeline._read_appended`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -20,12 +25,12 @@ from otel_lifecycle._core.lifecycle import (
     Shape,
     next_state,
 )
-from otel_lifecycle._core.tokens import Choice, Log, Time, choice_stats, entry, joined, known_times, resumed
+from otel_lifecycle._core.tokens import ChoiceTokens, Log, Time, choice_stats, entry, fold, joined, known_times, resumed
 from otel_lifecycle._core.values import check_choice, check_count, check_timestamp
 from otel_lifecycle.errors import NonMonotonicTime
 
 MAX_INTERRUPTIONS = 32
-"""Interruptions kept one by one; beyond it only their number and total time."""
+"""Interruptions kept one by one; beyond it only their number and total time.  Each one becomes a span of its own."""
 
 
 class Interruption:
@@ -50,21 +55,29 @@ class Timeline:
     """The state of one request and the times of its events.
 
     ``state`` and ``ended_in`` (the state a terminal event came in) are states of the table.  ``times`` maps the
-    boundaries known so far to their time, ``remote`` names those of them that another clock gave.  ``tokens`` and
+    boundaries known so far to their time, ``remote`` names those that another clock gave.  ``tokens`` and
     ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.  ``applied_at`` is
-    the time that was kept of the last event, ``uncounted`` whether a chunk of unknown size has come.
+    the time that was kept of the last event, ``uncounted`` whether a chunk of unknown size has come.  ``assumed``: its
+    owner counted a frame that does not say its size as one token.  ``misplaced``: tokens that lost their time because
+    they were marked live before a time already given.
     """
 
     __slots__ = (
+        "_apart",
+        "_checked",
+        "_given",
+        "_given_from",
+        "_highest",
         "_latest",
         "_open",
         "applied_at",
+        "assumed",
         "ended_in",
         "folded",
         "folded_remote",
         "interrupted",
         "interruptions",
-        "order",
+        "misplaced",
         "output_seen",
         "preempted",
         "preempted_across",
@@ -86,26 +99,39 @@ class Timeline:
         self.interrupted: str | None = None
         self.times: dict[str, Time] = {}
         self.remote: set[str] = set()
-        self.order: list[tuple[Time, bool]] = []
         self.tokens: dict[int, Log] = {}
         self.remote_tokens: dict[int, Log] = {}
-        self.folded: dict[int, Choice] = {}
-        self.folded_remote: dict[int, Choice] = {}
+        self.folded: dict[int, ChoiceTokens] = {}
+        self.folded_remote: dict[int, ChoiceTokens] = {}
         self.uncounted = False
+        self.assumed = False
         self.output_seen = False
         self.whole_output: int | None = 0
         self.preemptions: Counter[str] = Counter()
         self.preempted: dict[str, Time | None] = {}
         self.preempted_across: set[str] = set()
         self.interruptions: list[Interruption] = []
-        self._open: Interruption | None = None
+        self.misplaced = 0
         self.applied_at: Time | None = None
+        self._open: Interruption | None = None
+        # Both by clock: [ours, the other one's].
         self._latest: list[Time | None] = [None, None]
+        self._highest: list[Time | None] = [None, None]
+        self._apart = False
+        # The latest time given for a local event, the entries of tokens[0] it came after, and those checked since.
+        self._given: Time | None = None
+        self._given_from = 0
+        self._checked = 0
 
     @property
     def ended(self) -> bool:
         """Whether a terminal event has come."""
         return self.state in TERMINAL_STATES
+
+    @property
+    def gaps_are_certain(self) -> bool:
+        """Whether a gap between two single tokens is a sample already, whatever the end of the request says."""
+        return not self.uncounted and not self.assumed
 
     def latest(self, remote: bool = False) -> Time | None:
         """Return the latest time that one of the two clocks has given."""
@@ -124,8 +150,12 @@ class Timeline:
         choice: int = 0,
         *,
         remote: bool = False,
+        given: bool = False,
     ) -> None:
         """Move by one event.
+
+        ``remote``: the time is another clock's.  ``given``: the time was not read at this call, so live tokens must
+        be compared with it.
 
         Raises TransitionError or UnknownEvent (not legal in this state), InvalidTimestamp, NonMonotonicTime (before a
         time the same clock has given) or InvalidValue (count or choice), and then has changed nothing.
@@ -137,8 +167,12 @@ class Timeline:
         choice = check_choice(choice, event, state, timestamp)
         if count == 0 and event in {"token", "first_token"}:
             return
+        if not remote and (given or self._given is not None):
+            self._read_appended()
         self._check_order(event, timestamp, remote)
         self._remember(event, timestamp, count, choice, remote)
+        if given and not remote and timestamp is not None:
+            self._given, self._given_from = timestamp, len(self.tokens.get(0, ()))
         self.applied_at = timestamp
         if following in TERMINAL_STATES:
             self.ended_in = state
@@ -153,6 +187,35 @@ class Timeline:
                 event=event,
                 timestamp=timestamp,
             )
+
+    def _read_appended(self) -> None:
+        """Check the tokens that a live handle has appended since the last reading.
+
+        A token that lies before a time given earlier cannot be where either of them says.  It loses its time, as a
+        live boundary does; kept, it would be sorted to a place where it never was.  Racing threads may append out of
+        order, so the latest of the new tokens is their maximum, not their last.  Costs one look at each token, and only
+        in requests to which somebody gives times.
+        """
+        log = self.tokens.get(0, [])
+        start = self._checked
+        # The handle may append meanwhile: what is beyond this slice is read the next time.
+        new = log[start:]
+        self._checked = start + len(new)
+        latest = self._latest[False]
+        for index, item in enumerate(new, start):
+            if type(item) is tuple:
+                continue
+            if self._given is not None and index >= self._given_from and item < self._given:
+                log[index] = (None, 1)
+                self.misplaced += 1
+            elif latest is None or item > latest:
+                latest = item
+        self._latest[False] = latest
+
+    def check_appended(self) -> None:
+        """Check the live tokens that no event has followed yet; called once the request has ended."""
+        if self._given is not None:
+            self._read_appended()
 
     def _remember(self, event: str, timestamp: Time | None, count: int | None, choice: int, remote: bool) -> None:
         if event in {"first_token", "token"}:
@@ -180,16 +243,20 @@ class Timeline:
                 self._resume(timestamp, remote)
 
     def _see(self, timestamp: Time | None, remote: bool) -> None:
-        """Keep the order in which the two clocks' times came, for :meth:`clocks_apart`; bounded like all else."""
-        if timestamp is not None and len(self.order) < 4 * MAX_INTERRUPTIONS:
-            self.order.append((timestamp, remote))
+        """Compare a boundary with the other clock: whatever that clock gave before must not be later."""
+        if timestamp is None:
+            return
+        other, own = self._highest[not remote], self._highest[remote]
+        if other is not None and timestamp < other:
+            self._apart = True
+        if own is None or timestamp > own:
+            self._highest[remote] = timestamp
 
     def witness(self, now: Time) -> None:
         """Note that everything the other clock has timed so far had happened by ``now`` on ours."""
         latest = self._latest[True]
         if latest is not None and latest > now:
-            self._see(latest, True)
-            self._see(now, False)
+            self._apart = True
 
     def _interrupt(self, timestamp: Time | None, remote: bool) -> None:
         self.interrupted = self.state
@@ -214,25 +281,37 @@ class Timeline:
 
     def clocks_apart(self) -> bool:
         """Return whether a later event has an earlier time on the other clock: the two clocks do not agree."""
-        if not self.remote_tokens and not any(remote for _, remote in self.order):
-            return False
-        highest: list[Time] = [-math.inf, -math.inf]
-        for time, remote in self.order:
-            if time < highest[not remote]:
-                return True
-            highest[remote] = max(highest[remote], time)
-        return self._tokens_apart()
+        return self._apart or self._tokens_apart()
 
     def _tokens_apart(self) -> bool:
         """Whether tokens of one clock lie before the first token, or after the end, of the other."""
+        if not self.remote and not self.remote_tokens and not self.folded_remote:
+            return False
         first, last = self.times.get("first_token"), self.times.get("terminal")
-        for logs, remote in ((self.tokens, False), (self.remote_tokens, True)):
-            times = [time for log in logs.values() for time in known_times(log)]
+        sides = ((False, self.tokens, self.folded), (True, self.remote_tokens, self.folded_remote))
+        for remote, logs, folded in sides:
+            times = _extremes(logs, folded)
             if times and first is not None and ("first_token" in self.remote) != remote and min(times) < first:
                 return True
             if times and last is not None and ("terminal" in self.remote) != remote and max(times) > last:
                 return True
         return False
+
+    def fold(self, choice: int, most: int, *, remote: bool = False) -> list[Time]:
+        """Fold up to ``most`` entries of a choice's log, never the last; return their gaps."""
+        logs, folded = (self.remote_tokens, self.folded_remote) if remote else (self.tokens, self.folded)
+        log = logs[choice]
+        hot = choice == 0 and not remote
+        if hot:
+            self.check_appended()
+        before = folded.get(choice)
+        folded[choice], gaps = fold(log, before, most)
+        if hot:
+            # The handle appends meanwhile, so the length of the log does not say how many entries went.
+            gone = folded[choice].entries - (before.entries if before else 0)
+            self._checked = max(0, self._checked - gone)
+            self._given_from = max(0, self._given_from - gone)
+        return gaps
 
     def token_marks(self) -> int:
         """Return how many entries all the logs have had, those that are folded included."""
@@ -241,7 +320,7 @@ class Timeline:
             entries += sum(choice.entries for choice in folded.values())
         return entries
 
-    def choices(self, apart: bool = False) -> Iterator[tuple[int, Choice]]:
+    def choices(self, apart: bool = False) -> Iterator[tuple[int, ChoiceTokens]]:
         """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
             here = _whole_log(self.tokens.get(choice), self.folded.get(choice))
@@ -252,7 +331,14 @@ class Timeline:
                 yield choice, only
 
 
-def _whole_log(log: Log | None, before: Choice | None) -> Choice | None:
+def _extremes(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> list[Time]:
+    """Return the known times of one clock's tokens; of a folded beginning only its first and last."""
+    times = [time for log in logs.values() for time in known_times(log)]
+    ends = [time for choice in folded.values() for time in (choice.first, choice.last)]
+    return times + [time for time in ends if time is not None]
+
+
+def _whole_log(log: Log | None, before: ChoiceTokens | None) -> ChoiceTokens | None:
     """Reduce a log together with the beginning that was folded; None of no token."""
     if not log:
         return before

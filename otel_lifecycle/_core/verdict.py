@@ -1,7 +1,7 @@
-"""From a finished request to everything that is said of it: durations in seconds, shares, bottleneck, SLO, gaps.
+"""From a finished request to its verdict: durations in seconds, shares, bottleneck, SLO, gaps.
 
 The live handle and the reader of foreign spans both make a :class:`Finished`; :func:`assess` turns it into a
-:class:`Verdict`; instruments and span attributes are written from the two and from nothing else.
+:class:`Verdict`.  Instruments and span attributes are written from these two alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._core.metrics import compute_request_metrics
+from otel_lifecycle._core.metrics import RequestMetrics, request_metrics
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, dominant, stage_shares
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.slo import Slo
@@ -29,9 +29,9 @@ DURATIONS = ("queue_wait", "preprocessing", "prefill", "ttft", "tpot", "decode_t
 class Finished:
     """A request that has ended, as it is handed on: times in integer nanoseconds of one axis.
 
-    ``unmarked``: nobody had marked a stage, so an abnormal end came in none.  ``usage``: the token counts the server
-    gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.  ``gaps_held``:
-    whether ``report['itl']`` has every gap; ``longest_folded``: the longest of those it no longer has.
+    ``usage``: the token counts the server gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.
+    ``gaps_held``: whether ``report['itl']`` has every gap; ``longest_folded``: the longest of those it no longer has.
+    ``truncated``: the SDK dropped events of the span, so the rest proves nothing about the server.
     """
 
     report: Report
@@ -40,7 +40,6 @@ class Finished:
     usage: Mapping[str, int] = field(default_factory=dict)
     violations: Mapping[str, int] = field(default_factory=dict)
     preemptions: Mapping[str, int] = field(default_factory=dict)
-    unmarked: bool = False
     truncated: bool = False
     longest_folded: int | None = None
     gaps_held: bool = True
@@ -56,11 +55,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a finished request amounts to.
+    """What is published about a finished request.
 
     ``seconds``: the durations of the contract that are known.  ``stages``: seconds of every stage that finished
     (decode: by any end), under its name on the wire.  ``gaps``: every ITL sample at hand, sorted, in nanoseconds.
-    ``output_tokens``: as the marks count them, or else the usage figure.  ``slo``: the objectives that were judged.
+    ``output_tokens``: as the marks count them, or else the usage figure; ``streamed_tokens`` the same, unless what was
+    streamed were ``streamed_chunks`` of unknown size.  ``slo``: the objectives that were judged.
     ``convention_time_per_output_token``: the GenAI convention's own figure, (e2e - ttft) / (tokens after the first).
     """
 
@@ -69,6 +69,8 @@ class Verdict:
     seconds: Mapping[str, float]
     stages: Mapping[str, float]
     output_tokens: int | None
+    streamed_tokens: int | None
+    streamed_chunks: int | None
     gaps: list[int]
     shares: Mapping[str, float] | None
     bottleneck: str | None
@@ -91,30 +93,33 @@ class Verdict:
 def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: Slo | None = None) -> Verdict:
     """Judge one finished request."""
     report = finished.report
-    metrics = compute_request_metrics(report)
-    seconds = {name: metrics[name] / SECOND for name in DURATIONS if metrics[name] is not None}
+    metrics = request_metrics(report)
+    known: Mapping[str, Any] = metrics
+    seconds = {name: known[name] / SECOND for name in DURATIONS if known[name] is not None}
     shares = _shares(finished, metrics)
     bottleneck, share = dominant(shares, threshold)
     completed = report["status"] == "completed"
     judged = slo is not None and report["status"] != "incomplete"
-    failed_in = None if finished.unmarked else report["failure_stage"]
+    failed_in = report["failure_stage"]
     return Verdict(
         outcome=report["status"],
         failure_stage=None if failed_in is None else WIRE_STAGE[failed_in],
         seconds=seconds,
         stages=_stages(report, seconds),
-        output_tokens=metrics["streamed_tokens"],
+        output_tokens=report["output_tokens"],
+        streamed_tokens=metrics["streamed_tokens"],
+        streamed_chunks=report.get("streamed_chunks"),
         gaps=sorted(report["itl"]),
         shares=shares,
         bottleneck=bottleneck,
         dominant_share=share,
         preempted=_preempted(report),
-        convention_time_per_output_token=_convention_time_per_token(metrics),
+        convention_time_per_output_token=_convention_time_per_token(report, metrics),
         slo=slo.judge(seconds, completed=completed) if judged and slo is not None else None,
     )
 
 
-def _shares(finished: Finished, metrics: Mapping[str, Any]) -> dict[str, float] | None:
+def _shares(finished: Finished, metrics: RequestMetrics) -> dict[str, float] | None:
     try:
         return stage_shares(finished.report, metrics)
     except InvalidValue:  # Every boundary at one instant: there is nothing to share out.
@@ -126,8 +131,8 @@ def _stages(report: Report, seconds: Mapping[str, float]) -> dict[str, float]:
     return {stage.name: seconds[stage.metric] for stage in stages if stage.metric in seconds}
 
 
-def _convention_time_per_token(metrics: Mapping[str, Any]) -> float | None:
-    after_first = (metrics["streamed_tokens"] or 0) - 1
+def _convention_time_per_token(report: Report, metrics: RequestMetrics) -> float | None:
+    after_first = (report["output_tokens"] or 0) - 1
     if after_first < 1 or metrics["e2e"] is None or metrics["ttft"] is None:
         return None
     # In whole nanoseconds up to here, or 0.1 s would land above the edge of its bucket.
@@ -137,8 +142,11 @@ def _convention_time_per_token(metrics: Mapping[str, Any]) -> float | None:
 
 def _preempted(report: Report) -> float | None:
     """Seconds preempted in all; None where there was none, or one of unknown length."""
-    lost = list(report["preempted"].values())
-    return None if not lost or None in lost else sum(lost) / SECOND
+    lost: list[Any] = list(report["preempted"].values())
+    if not lost or None in lost:
+        return None
+    seconds: float = sum(lost) / SECOND
+    return seconds
 
 
 def violation_total(violations: Mapping[str, int]) -> int:

@@ -52,7 +52,10 @@ def _record_tokens(
     instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
 ) -> None:
     instruments.record_gaps(occasion, verdict.gaps, labels)
-    counts = {"input": finished.usage.get("input_tokens"), "output": verdict.output_tokens}
+    usage = finished.usage
+    # The engine's own figure is what it billed; marks count what was seen of it.
+    output = usage.get("output_tokens", verdict.output_tokens)
+    counts = {"input": usage.get("input_tokens"), "output": output}
     for direction, count in counts.items():
         if count:
             instruments.add(occasion, semconv.TOKENS, count, labels, direction)

@@ -6,8 +6,6 @@ span itself must not push ours out; and a stage whose boundary is unknown gets n
 
 from __future__ import annotations
 
-import struct
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,12 +14,12 @@ from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.lifecycle import PREEMPTED, Stage
+from otel_lifecycle._core.token_offsets import token_offsets
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._request.endings import settings
 from otel_lifecycle._request.record import Record
 
 STAMPED_AT_CALL: Final = {semconv.TIME_KNOWN, semconv.VIOLATION_KIND}
-MAX_OFFSET_US: Final = 2**32 - 1
 
 
 def write(
@@ -39,7 +37,7 @@ def write(
         add_event(span, name, _event_attributes(name, attributes, finished), epoch_ns)
     span.set_attributes(end_attributes(finished, verdict, compat=compat))
     if token_times:
-        _set_token_offsets(record, finished)
+        _set_token_offsets(record)
     if verdict.outcome in ("failed", "timed_out"):
         span.set_status(Status(StatusCode.ERROR))
     exception = record.ending.exception
@@ -76,22 +74,13 @@ def span_end(record: Record) -> int:
     return max(terminal, began) + record.offset
 
 
-def _set_token_offsets(record: Record, finished: Finished) -> None:
-    """Set every token's offset from the first in one attribute: base64 of little-endian unsigned 32-bit microseconds.
-
-    Text, since older SDKs try to read bytes as UTF-8.
-    """
-    logs = [log for logs in (record.timeline.tokens, record.timeline.remote_tokens) for log in logs.values()]
-    times = sorted(time for log in logs for item in log for time in _times(item))
-    if not times or (times[-1] - times[0]) // 1000 > MAX_OFFSET_US or not finished.gaps_held:
-        return
-    packed = struct.pack(f"<{len(times)}I", *((time - times[0]) // 1000 for time in times))
-    record.span.set_attribute(semconv.TOKEN_OFFSETS, b64encode(packed).decode("ascii"))
-
-
-def _times(item: Any) -> list[int]:
-    time, count = item if type(item) is tuple else (item, 1)
-    return [] if time is None else [time] * (1 if count is None else count)
+def _set_token_offsets(record: Record) -> None:
+    """Set every token's offset from the first in one attribute, and how many have none there."""
+    offsets = token_offsets(record.timeline)
+    if offsets is not None:
+        record.span.set_attribute(semconv.TOKEN_OFFSETS, offsets.packed)
+        if offsets.dropped:
+            record.span.set_attribute(semconv.TOKEN_OFFSETS_DROPPED, offsets.dropped)
 
 
 def _write_stages(record: Record) -> None:

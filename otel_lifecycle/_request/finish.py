@@ -8,15 +8,15 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from otel_lifecycle import _registry
-from otel_lifecycle._core.report import build_report, longest_folded
-from otel_lifecycle._core.tokens import Choice, Log, fold
+from otel_lifecycle._core.report import Report, build_report, longest_folded
+from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._log import say
 from otel_lifecycle._request import emit, late
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.endings import Ending
 from otel_lifecycle._request.record import Record
-from otel_lifecycle.errors import ForeignClock, MissingTerminal
+from otel_lifecycle.errors import MissingTerminal
 
 FOLD_SLICE: Final = 4096
 """Entries that a fold on a serving thread takes at most; a longer one would be felt."""
@@ -42,7 +42,7 @@ def end(record: Record, ending: Ending, at_ns: Any = NOW, *, remote: bool = Fals
             marked = record.mark_remote(ending.event, at_ns) if remote else record.mark(ending.event, at_ns)
             if not marked:
                 return False
-            _judge_clocks(record)
+            record.judge_clocks()
             _close(record, record.timeline.state, ending)
     finally:
         # A signal handler may raise at any line of ours; what is closed by then is finished all the same.
@@ -62,7 +62,7 @@ def end_incomplete(record: Record, reason: str | None = None) -> None:
             missing = _missing(record)
             strict, record.checker.strict = record.checker.strict, False
             record.violate(missing)
-            _judge_clocks(record)
+            record.judge_clocks()
             _close(record, "incomplete", Ending("", reason))
     finally:
         if record.status is not None and not record.finished:
@@ -136,14 +136,6 @@ def _take_tokens(record: Record) -> None:
         record.late = log
 
 
-def _judge_clocks(record: Record) -> None:
-    """Count it, once, where the engine's clock and ours are proven to disagree; that is nobody's call to raise from."""
-    if record.timeline.clocks_apart():
-        strict, record.checker.strict = record.checker.strict, False
-        record.violate(ForeignClock("the engine's clock and ours disagree", state=record.in_stage, event="record"))
-        record.checker.strict = strict
-
-
 def _close(record: Record, status: str, ending: Ending) -> None:
     record.ending = ending
     record.ended_at = perf_counter_ns()
@@ -202,11 +194,8 @@ def _end_span(record: Record) -> None:
 def _finished(record: Record) -> Finished:
     timeline, labels, ending = record.timeline, record.labels, record.ending
     usage = record.usage
-    report = build_report(timeline, record.status or "incomplete", token_times=False, usage=usage.get("output_tokens"))
-    if record.unmarked:
-        # Nobody marks anything there: in which stage it ended, and after how many tokens, is not known.
-        report["failure_stage"] = None
-        report["output_tokens"] = usage.get("output_tokens")
+    status, output = record.status or "incomplete", usage.get("output_tokens")
+    report = build_report(timeline, status, token_times=False, usage=output, unmarked=record.unmarked)
     record.report = report
     return Finished(
         report=report,
@@ -215,7 +204,6 @@ def _finished(record: Record) -> Finished:
         usage=dict(usage),
         violations={str(kind): count for kind, count in record.checker.counts.items()},
         preemptions=dict(timeline.preemptions),
-        unmarked=record.unmarked,
         longest_folded=longest_folded(timeline, report),
         gaps_held=not timeline.folded and not timeline.folded_remote,
         events_dropped=record.events_dropped,
@@ -241,15 +229,15 @@ def sweep(record: Record, now: int, *, thorough: bool) -> None:
     timeline = record.timeline
     above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
     gaps: list[int] = []
-    for logs, folded in ((timeline.tokens, timeline.folded), (timeline.remote_tokens, timeline.folded_remote)):
+    for logs, remote in ((timeline.tokens, False), (timeline.remote_tokens, True)):
         # Its choices share what a request may hold.
         if sum(map(len, list(logs.values()))) > above:
-            gaps += _fold(record, logs, folded, most)
+            gaps += _fold(record, logs, most, remote=remote)
     if gaps:
         _record_gaps(record, gaps)
 
 
-def _fold(record: Record, logs: dict[int, Log], folded: dict[int, Choice], most: int) -> list[int]:
+def _fold(record: Record, logs: dict[int, Log], most: int, *, remote: bool) -> list[int]:
     """Fold the logs of all choices by up to ``most`` entries in all; return their gaps."""
     gaps: list[int] = []
     with record.lock:
@@ -258,14 +246,13 @@ def _fold(record: Record, logs: dict[int, Log], folded: dict[int, Choice], most:
         for choice, log in list(logs.items()):
             if len(log) > 1 and most > 0:
                 most -= len(log) - 1
-                folded[choice], more = fold(log, folded.get(choice), len(log) - 1 + min(0, most))
-                gaps += more
+                gaps += record.timeline.fold(choice, len(log) - 1 + min(0, most), remote=remote)
     return gaps
 
 
 def _record_gaps(record: Record, gaps: list[int]) -> None:
     # The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
-    if record.assessor is not None and record.labels.role == "whole" and not record.timeline.uncounted:
+    if record.assessor is not None and record.labels.role == "whole" and record.timeline.gaps_are_certain:
         record.assessor.record_gaps(gaps, record.labels, late.exemplar_context(record))
 
 
@@ -279,17 +266,17 @@ def _sweep_ended(record: Record, now: int) -> None:
         late.flush(record)
 
 
-def report_of(record: Record) -> dict[str, Any] | None:
+def report_of(record: Record) -> Report | None:
     """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
     report = record.report
     if report is None:
         return None
-    full = build_report(record.timeline, report["status"], token_times=True, usage=record.usage.get("output_tokens"))
-    full.update(failure_stage=report["failure_stage"], output_tokens=report["output_tokens"])
+    output = record.usage.get("output_tokens")
+    full = build_report(record.timeline, report["status"], usage=output, unmarked=record.unmarked)
     return to_epoch(full, record.offset)
 
 
-def to_epoch(report: dict[str, Any], offset: int) -> dict[str, Any]:
+def to_epoch(report: Report, offset: int) -> Report:
     """Return a report whose instants are moved by ``offset``; durations stay."""
 
     def moved(time: int | None) -> int | None:
@@ -297,8 +284,8 @@ def to_epoch(report: dict[str, Any], offset: int) -> dict[str, Any]:
 
     return {
         **report,
-        "timestamps": {key: moved(time) for key, time in report["timestamps"].items()},
-        "token_times": [moved(time) for time in report["token_times"]],
+        "timestamps": {key: time + offset for key, time in report["timestamps"].items()},
+        "token_times": [moved(time) for time in report["token_times"] or ()],
         "choices": {
             number: {**choice, "first": moved(choice["first"]), "last": moved(choice["last"])}
             for number, choice in report["choices"].items()

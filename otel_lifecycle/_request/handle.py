@@ -195,7 +195,8 @@ class Request:
     @property
     def report(self) -> dict[str, Any] | None:
         """The report of the ended request, times in epoch nanoseconds; None while it is open."""
-        return finish.report_of(self._record)
+        report = finish.report_of(self._record)
+        return None if report is None else dict(report)
 
     def __copy__(self) -> Self:
         """Return the handle itself: a copy of a struct that holds it means the same request."""

@@ -108,7 +108,7 @@ class Record(ABC):
         self.labels = labels
         self.lock = RLock()
         self.timeline = Timeline(shape)
-        self.checker = Checker(self.timeline, self._show_violation)
+        self.checker = Checker(self.timeline)
         self.assessor: _registry.Assessor | None = None
         self.span: Span
         self.span_context: Context | None = None
@@ -171,7 +171,8 @@ class Record(ABC):
     def arrive(self, at_ns: Any) -> None:
         """Apply the first event.  An arrival given at its time does not move the anchor."""
         time: Any = self.anchor.monotonic if at_ns is NOW else self._given_time("arrive", at_ns)
-        self.checker.apply("arrive", time)
+        self.checker.apply("arrive", time, given=at_ns is not NOW)
+        self._show_violations()
         self.arrived = self.timeline.applied_at
         self._applied("arrive", at_ns is not NOW)
 
@@ -182,7 +183,8 @@ class Record(ABC):
                 take_late(self, event, at_ns, count)
                 return False
             time = self._time_of(event, at_ns)
-            legal = self.checker.apply(event, time, count, choice)
+            legal = self.checker.apply(event, time, count, choice, given=at_ns is not NOW)
+            self._show_violations()
             if legal:
                 self._applied(event, at_ns is not NOW)
             return legal
@@ -197,6 +199,7 @@ class Record(ABC):
                 return False
             time = self._given_time(event, timestamp)
             legal = self.checker.apply(event, time, count, choice, remote=True)
+            self._show_violations()
             if legal:
                 self._applied(event, explicit=False)
                 # What has reached us has happened, give or take what two readings of one clock may differ.
@@ -291,6 +294,7 @@ class Record(ABC):
                 return
             if stage.state == self.state and stage.leave is not None:
                 self.checker.apply(stage.leave, None)
+                self._show_violations()
         self.unmarked = False
 
     # ---------------------------------------------------------------------------------------- violations
@@ -299,6 +303,16 @@ class Record(ABC):
         """Count what is wrong; raised instead where the processor is strict."""
         with self.lock:
             self.checker.violate(error)
+            self._show_violations()
+
+    def judge_clocks(self) -> None:
+        """Count, once, each proof that two times of the ended request cannot both be right."""
+        self.checker.judge_clocks()
+        self._show_violations()
+
+    def _show_violations(self) -> None:
+        for violation in self.checker.take_violations():
+            self._show_violation(violation)
 
     def _show_violation(self, violation: Violation) -> None:
         if self.status is not None:

@@ -1,4 +1,8 @@
-"""The tokens of a response body: cut into frames where the app cut it anyhow, and counted."""
+"""The tokens of a response body, counted as it goes by.
+
+The app may cut its body anywhere.  ``FrameFeed`` reads pieces of a stream by itself; for a counter of the user's own
+the body is cut at the ends of its events or lines.  Both take time linear in the bytes, because a frame is joined once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,10 @@ from otel_lifecycle._request.streams import count_of
 from otel_lifecycle.openai import FrameFeed, read_frame
 
 MAX_HELD: Final = 128 * 1024
-"""Bytes held of a frame, or of a whole body, until the rest of it comes; parsing more would hold the serving thread."""
+"""Bytes held of a frame, or of a whole body, until the rest comes; parsing more would hold up the serving thread."""
+
+MAX_SEPARATOR: Final = 4
+"""Length of the longest end of an event."""
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _LINE_ENDS: Final = (b"\n",)
@@ -22,8 +29,8 @@ _SEPARATORS: Final = {
 }
 
 
-class Marks:
-    """A request as a feed of frames sees it: boundaries that nobody marked pass, its end may be another's.
+class ResponseTarget:
+    """The request that a response's frames are fed to: boundaries that nobody marked pass, its end may be another's.
 
     ``counts``: whether its tokens are marked; not where they are known better, or the frame is a whole answer: a text
     completion looks the same then as a frame of a streamed one.
@@ -74,28 +81,63 @@ class Marks:
             self._handle.fail(error)
 
 
+class FrameCutter:
+    """Cuts a body into runs of whole frames; what follows the last end is held until its rest comes."""
+
+    __slots__ = ("_ends", "_held", "_size", "overflowed")
+
+    def __init__(self, ends: tuple[bytes, ...]) -> None:
+        self._ends = ends
+        self._held: list[bytes] = []
+        self._size = 0
+        self.overflowed = False
+
+    def feed(self, body: bytes, *, last: bool) -> bytes:
+        """Return what is whole now.  The end of the body ends the last frame; without ends the whole body is one."""
+        # An end may straddle two messages, so the last bytes of what is held are searched again.
+        before = b"".join(self._held[-MAX_SEPARATOR:])[-MAX_SEPARATOR + 1 :]
+        seen = before + body
+        cut = max((seen.rfind(end) + len(end) for end in self._ends if end in seen), default=0) - len(before)
+        if last:
+            cut = len(body)
+        if cut <= 0 and not last:
+            return self._hold(body)
+        ready = b"".join((*self._held, body[:cut]))
+        self._held, self._size = [], 0
+        self._hold(body[cut:])
+        self.overflowed = self.overflowed or len(ready) > MAX_HELD
+        return b"" if self.overflowed else ready
+
+    def _hold(self, body: bytes) -> bytes:
+        if body:
+            self._held.append(body)
+            self._size += len(body)
+        if self._size > MAX_HELD:
+            self._held, self._size, self.overflowed = [], 0, True
+        return b""
+
+
 class BodyCounter:
     """Counts the tokens of one response as its body goes by.
 
-    What one message holds came at one moment, so it is one frame, however many events are in it; an event that is cut
-    by the end of a message waits for its rest.  A body of JSON is a whole answer.  A compressed body is not read.  Of
-    an OpenAI-compatible server's refusal it is read whether the input was too long, which its status does not say:
-    ``refusal``.
+    What one message holds came at one moment, so it is one frame, however many events are in it.  A body of JSON is a
+    whole answer.  A compressed body is not read, and frames are looked for only in event streams, lines of JSON and
+    JSON.  When an OpenAI-compatible server refuses a request, its body tells whether the input was too long, which its
+    status does not: ``refusal``.
     """
 
     def __init__(self, handle: Request, tokens: Any, *, owned: bool) -> None:
         self._record = handle._record
         feeds = isinstance(tokens, str)
-        self._marks = Marks(handle, owned=owned)
-        self._count = FrameFeed(self._marks) if feeds else tokens
-        self._read_whole = FrameFeed(Marks(handle, owned=owned, counts=False)) if feeds else None
+        self._target = ResponseTarget(handle, owned=owned)
+        self._stream = FrameFeed(self._target) if feeds else None
+        self._count = tokens
+        self._read_whole = FrameFeed(ResponseTarget(handle, owned=owned, counts=False)) if feeds else None
         self._refused = False
         self.refusal: str | None = None
-        self._ends: tuple[bytes, ...] = ()
+        self._cutter: FrameCutter | None = None
         self._whole = False
-        self._held = b""
         self._active = False
-        self._blind = False
         self._started = False
 
     def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -103,31 +145,34 @@ class BodyCounter:
         known = {bytes(name).lower(): bytes(value).lower() for name, value in headers}
         kind = known.get(b"content-type", b"").partition(b";")[0].strip()
         plain = known.get(b"content-encoding", b"identity") == b"identity"
-        self._ends = _SEPARATORS.get(kind, ())
+        ends = _SEPARATORS.get(kind, ())
         self._whole = kind == b"application/json" or kind.endswith(b"+json")
+        self._cutter = FrameCutter(ends) if self._whole or (ends and self._stream is None) else None
         self._refused = status == 400 and self._whole and self._read_whole is not None
-        self._active = plain and (200 <= status < 300 or self._refused)
+        # A counter of the user's own may know what a body of another type is made of.
+        readable = self._whole or bool(ends) or self._stream is None
+        self._active = plain and readable and (200 <= status < 300 or self._refused)
 
     def feed(self, body: bytes, *, last: bool) -> None:
         """Count what one message of the body holds."""
         if not self._active:
             return
-        if not self._blind and (self._whole or self._ends):
-            body = self._cut(body, last=last)
-        if body and self._is_ours():
-            self._mark(body)
+        cutter = self._cutter
+        ready = body if cutter is None else cutter.feed(body, last=last)
+        if cutter is not None and cutter.overflowed:
+            # That something was put out is known, and when; how much is not.
+            if body and not self._whole and self._is_ours():
+                self._target.token(None)
+            return
+        if ready and self._is_ours():
+            self._mark(ready)
+        if last and self._stream is not None and not self._whole and self._is_ours():
+            count_of(self._record, lambda _: self._finish_stream(), b"")
 
-    def _cut(self, body: bytes, *, last: bool) -> bytes:
-        """Return what can be read now, and hold the rest; beyond the maximum read no more."""
-        held = self._held + body
-        # The end of the body ends the last event too; of a whole body nothing can be read before.
-        cut = len(held) if last else max((held.rfind(end) + len(end) for end in self._ends if end in held), default=0)
-        ready, self._held = held[:cut], held[cut:]
-        self._blind = max(len(self._held), len(ready)) > MAX_HELD
-        if not self._blind:
-            return ready
-        self._held = b""
-        return b"" if self._whole else body
+    def _finish_stream(self) -> int:
+        if self._stream is not None:
+            self._stream.finish()
+        return 0
 
     def _is_ours(self) -> bool:
         """Whether nobody else counts the tokens: a handler that marks its own has begun before the first frame came."""
@@ -140,18 +185,11 @@ class BodyCounter:
         if self._refused:
             reason = read_frame(frame).error
             self.refusal = reason if reason == "input_too_long" else None
-            return
-        if self._blind:
-            # That something was put out is known, and when; how much is not.
-            if not self._whole:
-                self._marks.token(None)
-            return
-        if self._whole and self._read_whole is not None:
-            count_of(self._record, self._read_whole, frame)
-            self._marks.output(self._record.usage.get("output_tokens"))
-            return
-        count = count_of(self._record, self._count, frame)
-        if self._whole:
-            self._marks.output(count)
-        elif self._read_whole is None:
-            self._marks.token(count)
+        elif self._stream is None:
+            count = count_of(self._record, self._count, frame)
+            (self._target.output if self._whole else self._target.token)(count)
+        elif self._whole and self._read_whole is not None:
+            count_of(self._record, self._read_whole, read_frame(frame))
+            self._target.output(self._record.usage.get("output_tokens"))
+        else:
+            count_of(self._record, self._stream, frame)

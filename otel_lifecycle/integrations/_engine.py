@@ -21,7 +21,7 @@ from otel_lifecycle._request.handle import NoRequest, Request, leave
 from otel_lifecycle._request.opening import open_request
 from otel_lifecycle._request.scope import context_of, in_context
 from otel_lifecycle._request.streams import count_of
-from otel_lifecycle.asgi._frames import Marks
+from otel_lifecycle.asgi._frames import ResponseTarget
 from otel_lifecycle.openai import FrameFeed
 
 _MISSING: Final = object()
@@ -220,7 +220,7 @@ class EngineMethod(ABC):
         return begin({**self._conditions, **asked}, shape=self._shape, tracer_provider=self._tracer_provider)
 
 
-class _EngineMarks(Marks):
+class _EngineMarks(ResponseTarget):
     """Marks of an engine whose models are files."""
 
     def response(

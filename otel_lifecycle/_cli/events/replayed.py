@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +21,7 @@ from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.metrics import compute_request_metrics
 from otel_lifecycle._core.outcome import classify_request_outcome
 from otel_lifecycle._core.report import Report, build_report
+from otel_lifecycle._core.token_offsets import pack_offsets
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle.errors import InvalidValue
 
@@ -83,13 +82,13 @@ def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
     )
 
 
-def _offsets(report: Report) -> dict[str, str]:
-    """Return the attribute that tells every token's time, in the form the processor gives it, where all are known."""
-    times = report["token_times"]
-    if not times or any(time is None for time in times) or (times[-1] - times[0]) // 1000 >= 2**32:
+def _offsets(report: Report) -> dict[str, Any]:
+    """Return the attributes that tell every token's time, in the form the processor gives them."""
+    offsets = pack_offsets(report["token_times"] or (), report.get("token_times_dropped", 0))
+    if offsets is None:
         return {}
-    packed = struct.pack(f"<{len(times)}I", *((time - times[0]) // 1000 for time in times))
-    return {semconv.TOKEN_OFFSETS: b64encode(packed).decode("ascii")}
+    dropped = {semconv.TOKEN_OFFSETS_DROPPED: offsets.dropped} if offsets.dropped else {}
+    return {semconv.TOKEN_OFFSETS: offsets.packed, **dropped}
 
 
 def _report(log: Log, shape: str, convert: Callable[[Any], Any]) -> tuple[Report, Replay]:

@@ -52,7 +52,7 @@ class Replay:
         self.wasted = 0
         self._arrival: int | None = None
         self._now: Any = None
-        self._checker = Checker(self.timeline, self._note)
+        self._checker = Checker(self.timeline)
 
     def apply(self, name: str, time: Any, count: Any = 1, choice: Any = 0) -> None:
         """Apply an event as far as it can be."""
@@ -62,6 +62,7 @@ class Replay:
         if self.timeline.ended and name in _TOKENS:
             self.wasted += count if isinstance(count, int) else 1
         self._checker.apply(name, time, count, choice)
+        self._take()
 
     def close(self) -> str:
         """Return the status, after the trace has stopped."""
@@ -71,12 +72,17 @@ class Replay:
         self._now = None
         allowed = tuple(self.timeline.shape.table[state])
         self._checker.violate(MissingTerminal("the trace stops", state=state, allowed=allowed))
+        self._take()
         return "incomplete"
 
     @property
     def counts(self) -> dict[str, int]:
         """Violations by kind."""
         return {str(kind): number for kind, number in self._checker.counts.items()}
+
+    def _take(self) -> None:
+        for violation in self._checker.take_violations():
+            self._note(violation)
 
     def _note(self, violation: Violation) -> None:
         known = self._arrival is not None and isinstance(self._now, int)
