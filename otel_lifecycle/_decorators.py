@@ -11,20 +11,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
-from contextvars import Token
 from types import MethodType
 from typing import Any, TypeVar, overload
 
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context, get_current
 
+from otel_lifecycle import driver
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import shown
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.conditions import check_names, check_role, given
-from otel_lifecycle._request.handle import NoRequest, Request, leave
-from otel_lifecycle._request.opening import open_request
-from otel_lifecycle._request.scope import context_of, detach_own, in_context
-from otel_lifecycle._request.streams import Counter, Source, Unmarked, async_stream, count_of, sync_stream
+from otel_lifecycle._request.streams import Counter, StreamSource, async_stream
+from otel_lifecycle.driver import Driver
 from otel_lifecycle.errors import ConfigurationError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,74 +45,9 @@ class _Opener:
         check_names(arguments)
         self._values = given(arguments)
 
-    def open(self, started: Anchor | None = None, parent: Context | None = None) -> _Call:
+    def open(self, started: Anchor | None = None, parent: Context | None = None) -> Driver:
         """Open the request of a call that began at ``started`` in the context ``parent``; join the current one."""
-        outer = in_context()
-        if outer is not None:
-            return _Call(outer, owned=False, tokens=self.tokens)
-        handle = open_request(self._values, **self._options, started=started, parent=parent, unmarked=True)
-        return _Call(handle, owned=True, tokens=self.tokens)
-
-
-class _Call:
-    """One call: its request, and whether ending it is ours."""
-
-    __slots__ = ("_owned", "_tokens", "handle")
-
-    def __init__(self, handle: Request, *, owned: bool, tokens: Counter | None) -> None:
-        self.handle = handle
-        self._owned = owned
-        self._tokens = tokens
-
-    @property
-    def live(self) -> bool:
-        """Whether there is anything to do."""
-        return not isinstance(self.handle, NoRequest)
-
-    def attach(self) -> Token[Context]:
-        """Make the request current; give the result to ``detach``."""
-        return attach(context_of(self.handle._record, get_current()))
-
-    def leave(self, error: BaseException | None) -> None:
-        """End the request by what left the function, if ending it is ours."""
-        if self._owned:
-            leave(self.handle._record, error)
-
-    def returned(self, result: Any) -> Any:
-        """Take a function's result: wrap it if it goes on, else it is the whole answer."""
-        if hasattr(result, "body_iterator"):
-            result.body_iterator = self.stream(result.body_iterator)
-            return result
-        if hasattr(result, "__aiter__") or hasattr(result, "__next__"):
-            return self.stream(result)
-        if inspect.isawaitable(result):
-            return self.awaited(result)
-        record = self.handle._record
-        if self._owned and record.awaits_output:
-            record.whole_answer(count_of(record, self._tokens, result) if self._tokens is not None else None)
-        self.leave(None)
-        return result
-
-    async def awaited(self, awaitable: Any) -> Any:
-        """Await what a function gave back instead of its result, and take the result."""
-        token = self.attach()
-        try:
-            result = await awaitable
-        except BaseException as error:
-            self.leave(error)
-            raise
-        finally:
-            detach_own(token)
-        return self.returned(result)
-
-    def source(self, iterable: Any) -> Source:
-        """Return what yields tokens together with its request; the end of the one is the end of the other."""
-        return Source(self.handle, iterable, self._tokens, leave=self.leave, traced=True)
-
-    def stream(self, iterable: Any) -> Any:
-        """Wrap what yields tokens."""
-        wrap = async_stream if hasattr(iterable, "__aiter__") else sync_stream
-        return wrap(lambda: self.source(iterable))
+        return driver.begin(self._values, **self._options, started=started, parent=parent)
 
 
 @overload
@@ -157,36 +90,16 @@ def _decorate(opener: _Opener, function: Callable[..., Any]) -> Callable[..., An
 
 def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = opener.open()
-        if not call.live:
-            return function(*args, **kwargs)
-        token = call.attach()
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            call.leave(error)
-            raise
-        finally:
-            detach(token)
-        return call.returned(result)
+        drive = opener.open()
+        return drive.returned(drive.run(function, *args, **kwargs), tokens=opener.tokens)
 
     return wrapper
 
 
 def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = opener.open()
-        if not call.live:
-            return await function(*args, **kwargs)
-        token = call.attach()
-        try:
-            result = await function(*args, **kwargs)
-        except BaseException as error:
-            call.leave(error)
-            raise
-        finally:
-            detach_own(token)
-        return call.returned(result)
+        drive = opener.open()
+        return drive.returned(await drive.wait(function(*args, **kwargs)), tokens=opener.tokens)
 
     return wrapper
 
@@ -219,18 +132,16 @@ class _GeneratorFunction:
 
 def _around_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     def items(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Generator[Any, Any, Any]:
-        call = opener.open(started, parent)
-        body = function(*args, **kwargs)
-        return (yield from call.stream(body) if call.live else body)
+        drive = opener.open(started, parent)
+        return (yield from drive.stream(function(*args, **kwargs), tokens=opener.tokens))
 
     return _GeneratorFunction(function, lambda *args, **kwargs: items(anchor(), get_current(), args, kwargs))
 
 
 def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    def start(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Source:
-        call = opener.open(started, parent)
-        body = function(*args, **kwargs)
-        return call.source(body) if call.live else Unmarked(call.handle, body)
+    def start(started: Anchor, parent: Context, args: Any, kwargs: Any) -> StreamSource:
+        drive = opener.open(started, parent)
+        return drive.source(function(*args, **kwargs), tokens=opener.tokens)
 
     return _GeneratorFunction(
         function,

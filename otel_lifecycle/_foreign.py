@@ -12,6 +12,7 @@ from opentelemetry.sdk.util import BoundedList
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.checker import Checker, Violation
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, TERMINAL_EVENTS, TERMINAL_STATES
 from otel_lifecycle._core.report import build_report
 from otel_lifecycle._core.text import clean, is_identifier
@@ -107,11 +108,13 @@ def _finished(
         violations={str(kind): count for kind, count in checker.counts.items()},
         preemptions=dict(timeline.preemptions),
         truncated=truncated,
-        role=_text(attributes, semconv.ROLE) or "whole",
-        traffic=_text(attributes, semconv.TRAFFIC) or "live",
-        operation=_text(attributes, semconv.GEN_AI_OPERATION_NAME) or "chat",
-        provider=_text(attributes, semconv.GEN_AI_PROVIDER_NAME),
-        model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
+        labels=RequestLabels(
+            role=_text(attributes, semconv.ROLE) or "whole",
+            traffic=_text(attributes, semconv.TRAFFIC) or "live",
+            operation=_text(attributes, semconv.GEN_AI_OPERATION_NAME) or "chat",
+            provider=_text(attributes, semconv.GEN_AI_PROVIDER_NAME),
+            model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
+        ),
     )
 
 

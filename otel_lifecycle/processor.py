@@ -17,7 +17,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-from otel_lifecycle import _registry, semconv
+from otel_lifecycle import semconv
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
@@ -26,6 +27,7 @@ from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._instruments.recording import record_finished
 from otel_lifecycle._log import logger, say
+from otel_lifecycle._runtime import claim_in, runtime
 from otel_lifecycle.errors import ConfigurationError
 
 COMPAT = (None, "vllm")
@@ -76,13 +78,13 @@ class LifecycleSpanProcessor(SpanProcessor):
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
         self._instruments.attach(self)
-        _registry.add_processor(self)
+        runtime().add_processor(self)
 
     # ---------------------------------------------------------------------------------------- the SDK's side
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take the request whose span this is, unless another processor has."""
-        claim = _registry.claim_in(parent_context)
+        claim = claim_in(parent_context)
         if claim is not None and not self._shut_down and not claim.take(self):
             self.warn_twice()
         if self._next is not None:
@@ -106,17 +108,17 @@ class LifecycleSpanProcessor(SpanProcessor):
             return
         self.end_requests()
         self._shut_down = True
-        _registry.remove_processor(self)
+        runtime().remove_processor(self)
         if self._next is not None:
             self._guard("shutdown", self._next.shutdown)
 
     def end_requests(self) -> None:
         """End every open request as cancelled, reason ``shutdown``; nothing else is shut."""
-        self._guard("shutdown", _registry.end_all, self)
+        self._guard("shutdown", runtime().end_all, self)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """End the requests whose handle is gone, then flush the next processor."""
-        self._guard("force_flush", _registry.housekeep, now=True)
+        self._guard("force_flush", runtime().housekeep, now=True)
         if self._next is None:
             return True
         return bool(self._guard("force_flush", self._next.force_flush, timeout_millis))
@@ -129,19 +131,19 @@ class LifecycleSpanProcessor(SpanProcessor):
         self._guard("record", record_finished, self._instruments, finished, verdict, context)
         return verdict
 
-    def record_violation(self, kind: str, labels: _registry.Labels) -> None:
+    def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""
         instruments = self._instruments
         bounded = instruments.labels(labels)
         self._guard("record", instruments.add, Occasion(), semconv.TRANSITION_VIOLATIONS, 1, bounded, kind)
 
-    def record_wasted(self, tokens: int, labels: _registry.Labels, context: Context | None) -> None:
+    def record_wasted(self, tokens: int, labels: RequestLabels, context: Context | None) -> None:
         """Count tokens produced after the end."""
         if labels.role == "whole":
             bounded = self._instruments.labels(labels)
             self._guard("record", self._instruments.add, Occasion(context), semconv.TOKENS, tokens, bounded, "wasted")
 
-    def record_lag(self, lag_ns: int, labels: _registry.Labels, context: Context | None) -> None:
+    def record_lag(self, lag_ns: int, labels: RequestLabels, context: Context | None) -> None:
         """Record how long after the end the last token was produced."""
         if labels.role == "whole":
             bounded = self._instruments.labels(labels)
@@ -149,7 +151,7 @@ class LifecycleSpanProcessor(SpanProcessor):
                 "record", self._instruments.record, Occasion(context), semconv.CANCEL_LAG, lag_ns / 1e9, bounded
             )
 
-    def record_gaps(self, gaps: Sequence[int], labels: _registry.Labels, context: Context | None) -> None:
+    def record_gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Record gaps, in nanoseconds, of a stream that goes on."""
         bounded = self._instruments.labels(labels)
         self._guard("record", self._instruments.record_gaps, Occasion(context), sorted(gaps), bounded)
@@ -169,7 +171,7 @@ class LifecycleSpanProcessor(SpanProcessor):
             return span
         finished, violations = read_foreign(span)
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
-        if _registry.first_sight(span.context.trace_id, span.context.span_id):
+        if runtime().first_sight(span.context.trace_id, span.context.span_id):
             context = set_span_in_context(NonRecordingSpan(span.context), Context())
             record_finished(self._instruments, finished, verdict, context)
         if self._next is None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from otel_lifecycle._guard import guard
+
 if TYPE_CHECKING:
     from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
     from tests.support.telemetry import Telemetry
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# A fault of our own is raised again, so that the guard hides none from a test.
+guard.reraise = True
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from otel_lifecycle._configuration import process_exit
 from otel_lifecycle._configuration.settings import SIGNALS, Settings, read_settings
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._log import logger
-from otel_lifecycle._request import endings
+from otel_lifecycle._runtime import runtime
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -145,7 +145,7 @@ def _install(settings: Settings, own: dict[str, Any]) -> None:
 
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     _default.own = own
-    endings.settings.record_exceptions = settings.record_exceptions
+    runtime().record_exceptions = settings.record_exceptions
     _default.settings, _default.pid = settings, os.getpid()
     _default.pipeline = Pipeline(settings, **_default.own)
     if "tracer_provider" not in own and not isinstance(tracers, ForkSafeTracerProvider):

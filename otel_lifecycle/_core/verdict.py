@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.metrics import RequestMetrics, request_metrics
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, dominant, stage_shares
@@ -46,11 +47,7 @@ class Finished:
     events_dropped: int = 0
     client_disconnected: bool = False
     delivered: int | None = None
-    role: str = "whole"
-    traffic: str = "live"
-    operation: str = "chat"
-    provider: str | None = None
-    model: str | None = None
+    labels: RequestLabels = field(default_factory=RequestLabels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,14 @@ from typing import Any, Final
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
-from otel_lifecycle import _registry, semconv
+from otel_lifecycle import semconv
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments._bulk import BulkHistogram
 from otel_lifecycle._instruments._direct import QuickCounter
 from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._log import say
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
 from otel_lifecycle.semconv import Metric
 
@@ -53,12 +55,12 @@ class Instruments:
         """Observe the open requests of this processor too."""
         self._recorders.add(recorder)
 
-    def labels(self, labels: _registry.Labels) -> Combination:
+    def labels(self, labels: RequestLabels) -> Combination:
         """Return what every metric of a request bears, its names bounded: operation, provider, model, traffic."""
         names = self._names
         return (
             names["operation"].admit(labels.operation),
-            names["provider"].admit(labels.provider or semconv.OTHER),
+            None if labels.provider is None else names["provider"].admit(labels.provider),
             None if labels.model is None else names["model"].admit(labels.model),
             None if labels.traffic == "live" else names["traffic"].admit(labels.traffic),
         )
@@ -103,8 +105,8 @@ class Instruments:
 
     def _open(self) -> Iterator[tuple[Combination, str, int | None]]:
         """Yield labels, stage and age of every open request that is a whole one of ours."""
-        _registry.housekeep(now=True)
-        for request in _registry.snapshot():
+        runtime().housekeep(now=True)
+        for request in runtime().snapshot():
             active = request.active()
             if active is not None and request.assessor in self._recorders and request.labels.role == "whole":
                 stage, age = active

@@ -17,12 +17,12 @@ def record_finished(
 
     The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
     """
-    labels, occasion = instruments.labels(finished), Occasion(context)
+    labels, occasion = instruments.labels(finished.labels), Occasion(context)
     for stage, seconds in verdict.stages.items():
         instruments.record(occasion, semconv.STAGE_DURATION, seconds, labels, stage)
     for kind, count in finished.violations.items():
         instruments.add(occasion, semconv.TRANSITION_VIOLATIONS, count, labels, kind)
-    if finished.role != "whole":
+    if finished.labels.role != "whole":
         return
     _record_outcome(instruments, finished, verdict, labels, occasion)
     _record_tokens(instruments, finished, verdict, labels, occasion)
@@ -30,7 +30,7 @@ def record_finished(
         instruments.add(occasion, semconv.PREEMPTION_COUNT, count, labels, semconv.WIRE_STAGE[state])
     for objective, met in (verdict.slo or {}).items():
         instruments.add(occasion, semconv.SLO_RESULTS, 1, labels, objective, met)
-    if finished.traffic == "live":
+    if finished.labels.traffic == "live":
         _record_convention(instruments, finished, verdict, labels, occasion)
 
 

@@ -1,17 +1,20 @@
 """The clock of one request: wall and monotonic time read together once, live marks as monotonic readings.
 
 Inside a request every local time is a reading of the monotonic clock in nanoseconds; ``epoch = reading + offset``.  A
-wall clock that is set during a request therefore moves nothing.
+wall clock that is set during a request therefore moves nothing.  ``perf_counter_ns`` is that clock: on Linux and macOS
+it is the one behind ``time.monotonic()``, and it is the finest there is on Windows.
 """
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from time import perf_counter_ns, time_ns
 from typing import Final, NamedTuple, TypeAlias
 
+from otel_lifecycle._core.text import shown
 from otel_lifecycle._core.values import check_timestamp
-from otel_lifecycle.errors import ForeignClock
+from otel_lifecycle.errors import ForeignClock, InvalidTimestamp
 
 
 class Now(Enum):
@@ -20,12 +23,57 @@ class Now(Enum):
     NOW = "now"
 
 
+class MonotonicTime:
+    """A reading of the process's monotonic clock, as an engine gives it; made by :func:`monotonic`."""
+
+    __slots__ = ("_given", "_per_unit")
+
+    def __init__(self, given: object, per_unit: int) -> None:
+        self._given = given
+        self._per_unit = per_unit
+
+    def reading(self, event: str, state: str) -> int:
+        """Return it in nanoseconds of the request's clock; InvalidTimestamp for what is no finite number."""
+        given = check_timestamp(self._given, event, state)
+        if given is None:
+            raise InvalidTimestamp(f"{event!r} has no monotonic time", state=state, event=event)
+        try:
+            reading: int = round(given * self._per_unit)
+            return reading + _BETWEEN_CLOCKS
+        except OverflowError as error:  # a float near the largest one
+            raise InvalidTimestamp(f"the time of {event!r} is {self!r}", state=state, event=event) from error
+
+    def __repr__(self) -> str:
+        return f"<MonotonicTime {shown(self._given)}>"
+
+
 NOW: Final = Now.NOW
-AtNs: TypeAlias = "int | Now | None"
-"""When something happened: epoch nanoseconds, None for unknown, or the moment of the call."""
+AtNs: TypeAlias = "int | Now | MonotonicTime | None"
+"""When something happened: epoch nanoseconds, None for unknown, a monotonic reading, or the moment of the call."""
 
 YEAR_2000_NS: Final = 946_684_800 * 10**9
 DAY_NS: Final = 86_400 * 10**9
+
+
+def _between_clocks() -> int:
+    """Return what turns a reading of time.monotonic() into one of perf_counter: 0 where both are one clock."""
+    clocks = time.get_clock_info("monotonic"), time.get_clock_info("perf_counter")
+    if clocks[0].implementation == clocks[1].implementation:
+        return 0
+    return perf_counter_ns() - time.monotonic_ns()
+
+
+_BETWEEN_CLOCKS: Final = _between_clocks()
+
+
+def monotonic(seconds: float | None = None, *, ns: int | None = None) -> MonotonicTime:
+    """Return a reading of ``time.monotonic()`` (or, ``ns``, of ``time.monotonic_ns()``) for any ``at_ns=``.
+
+    Engines stamp with the monotonic clock.  The reading is placed on the anchor of the request it is given to, so a
+    wall clock that is set meanwhile moves nothing.  What is no finite number is an ``invalid_timestamp`` violation of
+    the request it is given to.
+    """
+    return MonotonicTime(seconds, 10**9) if ns is None else MonotonicTime(ns, 1)
 
 
 class Anchor(NamedTuple):
@@ -46,18 +94,21 @@ def anchor() -> Anchor:
 
 
 def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
-    """Return epoch nanoseconds as a reading of the request's clock; None stays None.
+    """Return a time as a reading of the request's clock; None stays None.
 
     Raises InvalidTimestamp for what is no finite number, ForeignClock for a time before the year 2000 or more than a
     day ahead, which this machine's clock cannot have given.
     """
-    given = check_timestamp(at_ns, event, state)
-    if given is None:
-        return None
-    epoch = int(given)
+    if type(at_ns) is MonotonicTime:
+        epoch = at_ns.reading(event, state) + offset
+    else:
+        given = check_timestamp(at_ns, event, state)
+        if given is None:
+            return None
+        epoch = given if type(given) is int else int(given)
     if not YEAR_2000_NS <= epoch <= time_ns() + DAY_NS:
         raise ForeignClock(
-            f"{event!r} at {epoch} ns is before the year 2000 or more than a day ahead; it is of another clock",
+            f"{event!r} at {shown(epoch)} ns is before the year 2000 or more than a day ahead; it is of another clock",
             state=state,
             event=event,
             timestamp=at_ns,

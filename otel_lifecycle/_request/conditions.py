@@ -1,68 +1,39 @@
-"""The conditions a request ran under: what may be given, what it must be, and the attribute it becomes."""
+"""The conditions a request ran under, as one table: what may be given, how it is read, and where it goes.
+
+A row says everything about a condition.  ``request()``, ``set()``, ``usage()``, ``startup()``, ``traced`` and the
+middleware all read the table; a new condition is one row, one constant in ``semconv`` and one parameter.
+
+Values come from outside and may be anything: their own methods may raise.  Reading one gives the value or InvalidValue,
+and nothing else.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 from uuid import UUID
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.text import clean, shown
-from otel_lifecycle._core.values import seconds, whole
+from otel_lifecycle._core.values import MAX_CHOICES, seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
-
-if TYPE_CHECKING:
-    from otel_lifecycle._request.record import Record
-
-TEXTS: Final = {
-    "model": semconv.GEN_AI_REQUEST_MODEL,
-    "operation": semconv.GEN_AI_OPERATION_NAME,
-    "provider": semconv.GEN_AI_PROVIDER_NAME,
-    "request_id": semconv.REQUEST_ID,
-    "dtype": semconv.MODEL_DTYPE,
-    "backend": semconv.BACKEND_NAME,
-    "backend_version": semconv.BACKEND_VERSION,
-    "revision": semconv.MODEL_REVISION,
-    "cache_policy": semconv.CACHE_POLICY,
-    "workload": semconv.WORKLOAD,
-    "role": semconv.ROLE,
-    "traffic": semconv.TRAFFIC,
-}
-WHOLES: Final = {
-    "max_tokens": semconv.GEN_AI_REQUEST_MAX_TOKENS,
-    "batch_size": semconv.BATCH_SIZE,
-    "concurrency": semconv.CONCURRENCY,
-    "attempt": semconv.REQUEST_ATTEMPT,
-}
-FLAGS: Final = {"stream": semconv.GEN_AI_REQUEST_STREAM}
-USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens")
-MAX_CHOICES: Final = 128
-LABELS: Final = ("operation", "provider", "model", "traffic", "role")
-NAMES: Final = (*TEXTS, *WHOLES, *FLAGS, *USAGE, "deadline")
-"""Every name that ``request()`` and ``set()`` take as a condition."""
-
-
-@dataclass(slots=True, kw_only=True)
-class RequestLabels:
-    """What the metrics of a request are labelled with; ``set()`` may still change it."""
-
-    operation: str = "chat"
-    provider: str | None = None
-    model: str | None = None
-    traffic: str = "live"
-    role: str = "whole"
 
 
 def read_text(name: str, value: object) -> str:
     """Return a string condition, cleaned; InvalidValue for anything else, and for an empty one."""
-    if name == "request_id" and isinstance(value, (int, UUID)) and not isinstance(value, bool):
-        value = str(value)
     text = clean(value) if isinstance(value, str) else ""
     if not text:
-        raise InvalidValue(f"{name} is a {type(value).__name__}; it must be a string that is not empty", event=name)
+        raise InvalidValue(f"{name} is {shown(value)}; it must be a string that is not empty", event=name)
     return text
+
+
+def read_id(name: str, value: object) -> str:
+    """Return an identifier, which may be given as a number or a UUID."""
+    number = isinstance(value, int) and not isinstance(value, bool) and -(2**127) <= value < 2**128
+    return read_text(name, str(value) if number or isinstance(value, UUID) else value)
 
 
 def read_flag(name: str, value: object) -> bool:
@@ -80,41 +51,168 @@ def read_whole(name: str, value: object) -> int:
     return count
 
 
-def read_deadline(value: object) -> float:
+def read_seconds(name: str, value: object) -> float:
     """Return seconds after arrival; InvalidValue unless positive and finite."""
-    deadline = seconds(value)
-    if deadline is not None and deadline > 0:
-        return deadline
-    raise InvalidValue(f"the deadline is {shown(value)}; it must be a positive number of seconds", event="deadline")
+    given = seconds(value)
+    if given is not None and given > 0:
+        return given
+    raise InvalidValue(f"the {name} is {shown(value)}; it must be a positive number of seconds", event=name)
 
 
-def read_condition(name: str, value: object) -> tuple[str, Any]:
-    """Return the attribute a condition becomes and its value; InvalidValue for what cannot be."""
-    if name in TEXTS:
-        return TEXTS[name], read_text(name, value)
-    if name in WHOLES:
-        return WHOLES[name], read_whole(name, value)
-    if name in FLAGS:
-        return FLAGS[name], read_flag(name, value)
-    raise InvalidValue(f"no condition {name[:80]!r}; there are {', '.join(NAMES)}", event=clean(name))
+def read_role(name: str, value: object) -> str:
+    """Return the role; InvalidValue unless it is one there is."""
+    if isinstance(value, str) and value in semconv.ROLES:
+        return str(value)
+    raise InvalidValue(f"no role {shown(value)}; the roles are {', '.join(semconv.ROLES)}", event=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One row.
+
+    ``attribute``: what it is called on the span; None: it is kept for the end or for judging, not written when given.
+    ``label``: the field of :class:`RequestLabels` it sets.  ``usual``: a value that is not worth an attribute.
+    ``usage``: a token count, which the end of the request writes.  ``server``: it is the same for all requests of a
+    server, so the middleware takes it.  ``startup``: it describes a cold start, too.
+    """
+
+    name: str
+    read: Callable[[str, object], Any]
+    attribute: str | None = None
+    label: str | None = None
+    usual: object = None
+    usage: bool = False
+    server: bool = False
+    startup: bool = False
+
+
+_ROWS: Final = (
+    Condition(
+        name="model",
+        read=read_text,
+        attribute=semconv.GEN_AI_REQUEST_MODEL,
+        label="model",
+        server=True,
+        startup=True,
+    ),
+    Condition(
+        name="operation", read=read_text, attribute=semconv.GEN_AI_OPERATION_NAME, label="operation", server=True
+    ),
+    Condition(name="provider", read=read_text, attribute=semconv.GEN_AI_PROVIDER_NAME, label="provider", server=True),
+    Condition(name="request_id", read=read_id, attribute=semconv.REQUEST_ID),
+    Condition(name="dtype", read=read_text, attribute=semconv.MODEL_DTYPE, server=True, startup=True),
+    Condition(name="backend", read=read_text, attribute=semconv.BACKEND_NAME, server=True, startup=True),
+    Condition(name="backend_version", read=read_text, attribute=semconv.BACKEND_VERSION, server=True, startup=True),
+    Condition(name="revision", read=read_text, attribute=semconv.MODEL_REVISION, server=True, startup=True),
+    Condition(name="cache_policy", read=read_text, attribute=semconv.CACHE_POLICY, server=True),
+    Condition(name="workload", read=read_text, attribute=semconv.WORKLOAD, server=True),
+    Condition(name="role", read=read_role, attribute=semconv.ROLE, label="role", usual="whole", server=True),
+    Condition(name="traffic", read=read_text, attribute=semconv.TRAFFIC, label="traffic", usual="live", server=True),
+    Condition(name="engine", read=read_text, attribute=semconv.ENGINE, server=True),
+    Condition(name="max_tokens", read=read_whole, attribute=semconv.GEN_AI_REQUEST_MAX_TOKENS),
+    Condition(name="batch_size", read=read_whole, attribute=semconv.BATCH_SIZE),
+    Condition(name="concurrency", read=read_whole, attribute=semconv.CONCURRENCY),
+    Condition(name="attempt", read=read_whole, attribute=semconv.REQUEST_ATTEMPT),
+    Condition(name="stream", read=read_flag, attribute=semconv.GEN_AI_REQUEST_STREAM, usual=False),
+    Condition(name="input_tokens", read=read_whole, usage=True),
+    Condition(name="output_tokens", read=read_whole, usage=True),
+    Condition(name="cached_tokens", read=read_whole, usage=True),
+    Condition(name="deadline", read=read_seconds, server=True),
+)
+CONDITIONS: Final[Mapping[str, Condition]] = {row.name: row for row in _ROWS}
+"""Every condition by its name."""
+
+SERVER_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.server)
+STARTUP_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.startup)
+
+
+def read_condition(name: str, value: object) -> tuple[Condition, Any]:
+    """Return the row and the value read by it; InvalidValue for what cannot be, whatever its own methods do."""
+    row = CONDITIONS.get(name)
+    if row is None:
+        raise InvalidValue(f"no condition {name[:80]!r}; there are {', '.join(CONDITIONS)}", event=clean(name))
+    try:
+        return row, row.read(name, value)
+    except InvalidValue:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"{name} raised {type(error).__name__}", event=name) from error
+
+
+class RequestConditions:
+    """The conditions of one request: its labels, its token counts, and what its span starts with."""
+
+    __slots__ = ("attributes", "deadline", "labels", "usage")
+
+    def __init__(self) -> None:
+        self.labels = RequestLabels()
+        self.attributes: dict[str, Any] = {}
+        self.usage: dict[str, int] = {}
+        self.deadline: float | None = None
+
+    def take_all(self, values: Mapping[str, object]) -> list[InvalidValue]:
+        """Take what is given at arrival; return what is wrong with it."""
+        wrong: list[InvalidValue] = []
+        # The labels are made once: a frozen object for each of them would be half the cost of opening a request.
+        labels: dict[str, Any] = {}
+        for name, value in values.items():
+            try:
+                row, read = read_condition(name, value)
+            except InvalidValue as error:
+                wrong.append(error)
+            else:
+                self.attributes.update(self._keep(row, read, labels))
+        if labels:
+            self.labels = RequestLabels(**labels)
+        return wrong
+
+    def take(self, name: str, value: object) -> dict[str, Any]:
+        """Take one condition; return the attributes it changes.  InvalidValue: nothing is taken."""
+        row, read = read_condition(name, value)
+        labels: dict[str, Any] = {}
+        changed = self._keep(row, read, labels)
+        self.attributes.update(changed)
+        if labels:
+            self.labels = replace(self.labels, **labels)
+        return changed
+
+    def _keep(self, row: Condition, read: Any, labels: dict[str, Any]) -> dict[str, Any]:
+        if row.usage:
+            self.usage[row.name] = read
+        elif row.name == "deadline":
+            self.deadline = read
+        if row.label is not None:
+            labels[row.label] = read
+        # A usual value is an attribute only where it replaces another one.
+        if row.attribute is None or (read == row.usual and row.attribute not in self.attributes):
+            return {}
+        changed = {row.attribute: read}
+        if row.name == "backend" and semconv.GEN_AI_PROVIDER_NAME not in self.attributes:
+            # Of a model that a server runs by itself, its engine is the provider, as the conventions have it.
+            labels["provider"] = changed[semconv.GEN_AI_PROVIDER_NAME] = read
+        return changed
+
+    def has(self, name: str) -> bool:
+        """Return whether a condition is known."""
+        row = CONDITIONS[name]
+        if row.usage:
+            return name in self.usage
+        return self.deadline is not None if row.attribute is None else row.attribute in self.attributes
 
 
 def check_role(role: object) -> str:
     """Return the role; ConfigurationError unless it is one there is."""
-    if role in semconv.ROLES:
-        return str(role)
-    raise ConfigurationError(f"no role {role!r:.80}; the roles are {', '.join(semconv.ROLES)}")
+    try:
+        return read_role("role", role)
+    except InvalidValue as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def check_names(conditions: Iterable[str]) -> None:
     """ConfigurationError, with the names there are, for a condition that does not exist."""
-    unknown = [name for name in conditions if name not in NAMES]
+    unknown = [name for name in conditions if name not in CONDITIONS]
     if unknown:
-        raise ConfigurationError(f"no condition {unknown[0]!r:.80}; there are {', '.join(NAMES)}")
-
-
-USUAL: Final = {"role": "whole", "traffic": "live"}
-"""What every request is unless somebody says otherwise; it is not worth an attribute."""
+        raise ConfigurationError(f"no condition {unknown[0]!r:.80}; there are {', '.join(CONDITIONS)}")
 
 
 def given(conditions: Mapping[str, object]) -> dict[str, object]:
@@ -122,57 +220,14 @@ def given(conditions: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in conditions.items() if value is not None}
 
 
-def apply(record: Record, values: Mapping[str, object]) -> None:
-    """Set conditions on a request that is open; what cannot be is an ``invalid_value`` violation and not set."""
-    with record.lock:
-        if record.status is not None:
-            record.told_after_end("set")
-            return
-        for name, value in values.items():
-            try:
-                _apply_one(record, name, value)
-            except InvalidValue as error:
-                record.violate(error)
-            except Exception as error:  # noqa: BLE001  # a value whose own methods raise
-                record.violate(InvalidValue(f"{name} raised {type(error).__name__}", event=name))
-
-
-def _apply_one(record: Record, name: str, value: object) -> None:
-    if name in USAGE:
-        record.usage[name] = read_whole(name, value)
-    elif name == "deadline":
-        record.deadline = read_deadline(value)
-    elif name == "role" and value not in semconv.ROLES:
-        raise InvalidValue(f"no role {shown(value)}; the roles are {', '.join(semconv.ROLES)}", event="role")
-    else:
-        attribute, read = read_condition(name, value)
-        if name in LABELS:
-            setattr(record.labels, name, read)
-        record.span.set_attribute(attribute, read)
-        if name in ("model", "operation"):
-            record.span.update_name(record.source.span_name(record.labels.operation, record.labels.model))
-
-
-def apply_response(record: Record, response_id: object, model: object, finish_reasons: object) -> None:
-    """Set what the response says of itself."""
-    with record.lock:
-        if record.status is not None:
-            record.told_after_end("response")
-            return
-        try:
-            if response_id is not None:
-                record.span.set_attribute(semconv.GEN_AI_RESPONSE_ID, read_text("id", response_id))
-            if model is not None:
-                record.span.set_attribute(semconv.GEN_AI_RESPONSE_MODEL, read_text("model", model))
-            if finish_reasons is not None:
-                record.span.set_attribute(semconv.GEN_AI_RESPONSE_FINISH_REASONS, _reasons(finish_reasons))
-        except InvalidValue as error:
-            record.violate(error)
-        except Exception as error:  # noqa: BLE001  # an iterable that raises
-            record.violate(InvalidValue(f"finish_reasons raised {type(error).__name__}", event="finish_reasons"))
-
-
-def _reasons(finish_reasons: object) -> list[str]:
-    if isinstance(finish_reasons, str) or not isinstance(finish_reasons, Iterable):
-        raise InvalidValue("finish_reasons is an iterable of strings, one for each choice", event="finish_reasons")
-    return [read_text("finish_reasons", reason) for reason in itertools.islice(finish_reasons, MAX_CHOICES)]
+def read_finish_reasons(value: object) -> list[str]:
+    """Return why each choice ended; InvalidValue for what is no iterable of strings."""
+    name = "finish_reasons"
+    try:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise InvalidValue(f"{name} is an iterable of strings, one for each choice", event=name)
+        return [read_text(name, reason) for reason in itertools.islice(value, MAX_CHOICES)]
+    except InvalidValue:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"{name} raised {type(error).__name__}", event=name) from error

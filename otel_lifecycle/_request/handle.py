@@ -6,7 +6,11 @@
 
 A handle is a context manager: leaving the block ends the request by what left it.  It attaches nothing to the context.
 Every method may be called from any task or thread, at any time, with anything: what is wrong is counted, not raised.
-``at_ns``: left out, now; an int, epoch nanoseconds; None, unknown.
+``at_ns``: left out, now; an int, epoch nanoseconds; :func:`otel_lifecycle.monotonic`, an engine's clock; None, unknown.
+
+How it works.  A handle has no logic: it passes every call to its :class:`TrackedRequest`.  It holds that; nothing else
+holds the handle, so a request whose server has forgotten it is noticed.  The one thing it does by itself is a single
+token, which is an append to the list that :class:`TokenPath` leads to.
 """
 
 from __future__ import annotations
@@ -16,13 +20,17 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import trace
-
-from otel_lifecycle import _propagation
-from otel_lifecycle._request import conditions, endings, finish, scope, streams
+from otel_lifecycle._core import endings
+from otel_lifecycle._request import conditions
 from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.record import Record, is_nothing
-from otel_lifecycle._request.remote import record_events
+from otel_lifecycle._request.context import handle_in_context
+from otel_lifecycle._request.recorded import record_events
+from otel_lifecycle._request.stages import StageBlock, check_stage
+from otel_lifecycle._request.state import is_nothing
+from otel_lifecycle._request.streams import Counter, TokenSource, async_stream, sync_stream
+from otel_lifecycle._request.token_path import TokenPath
+from otel_lifecycle._request.tracked import TrackedRequest
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import EventAfterTerminal
 
 if TYPE_CHECKING:
@@ -32,30 +40,56 @@ _ONE: Final = 1
 _FIRST: Final = 0
 
 
-class Request:
+class Request(TokenPath):
     """One request on its way through the lifecycle; made by :func:`otel_lifecycle.request`."""
 
-    __slots__ = ("__weakref__", "_record", "_ts")
+    __slots__ = ("_tracked",)
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        # The list that single tokens are appended to; None whenever the request is not in decode.
-        self._ts: list[Any] | None = None
+    def __init__(self, tracked: TrackedRequest) -> None:
+        super().__init__()
+        self._tracked = tracked
 
-    # ---------------------------------------------------------------------------------------- boundaries
+    def __bool__(self) -> bool:
+        """Whether it stands for a request; only the handle of no request is falsy."""
+        return True
+
+    # What is known of it.
+
+    @property
+    def state(self) -> str:
+        """The state of the lifecycle table it is in; once it has ended, its outcome."""
+        return self._tracked.state.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._tracked.ended
+
+    @property
+    def outcome(self) -> str | None:
+        """``completed``, ``cancelled``, ``timed_out``, ``failed`` or ``incomplete``; None while it is open."""
+        return self._tracked.state.status
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """The report of the ended request, times in epoch nanoseconds; None while it is open."""
+        report = self._tracked.ending.report()
+        return None if report is None else dict(report)
+
+    # Boundaries.
 
     def admit(self, *, at_ns: AtNs = NOW) -> None:
         """The scheduler granted resources: ends the queue."""
-        self._record.mark("admit", at_ns)
+        self._tracked.mark("admit", at_ns)
 
     def input_ready(self, *, at_ns: AtNs = NOW) -> None:
         """The input may enter the model: ends preprocessing."""
-        self._record.mark("input_ready", at_ns)
+        self._tracked.mark("input_ready", at_ns)
 
     def first_token(self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None:
         """The first output token, or a first chunk of ``n`` (None: unknown): ends prefill."""
         if not is_nothing(n):
-            self._record.mark("first_token", at_ns, n, choice)
+            self._tracked.mark("first_token", at_ns, n, choice)
 
     def token(self, n: int | None = 1, choice: int = 0, at_ns: AtNs = NOW) -> None:
         """One more output token, or ``n`` at once (None: unknown; 0: nothing).  In prefill it is the first token.
@@ -63,56 +97,60 @@ class Request:
         ``at_ns`` is not keyword-only here alone: the default of one that is costs a fifth of the whole call.
         """
         try:
-            # By identity, which costs a quarter less than by value: an equal number of another kind goes the long way.
+            # By identity, which costs a quarter less than by value; an equal value of another type takes the slow path.
             if n is _ONE and choice is _FIRST and at_ns is NOW:
                 self._ts.append(perf_counter_ns())  # type: ignore[union-attr]  # None outside decode: the miss is caught
                 return
         except AttributeError:  # the miss
             pass
-        self._record.token(n, choice, at_ns)
+        self._tracked.token(n, choice, at_ns)
 
     def output(self, tokens: int | None = None, *, at_ns: AtNs = NOW) -> None:
         """A whole answer appeared at once; its first-token time stays unknown.  ``tokens``: None if unknown."""
-        self._record.mark("output", at_ns, tokens)
+        self._tracked.mark("output", at_ns, tokens)
 
     def preempt(self, *, at_ns: AtNs = NOW) -> None:
         """The engine took the request's resources back."""
-        self._record.mark("preempt", at_ns)
+        self._tracked.mark("preempt", at_ns)
 
     def resume(self, *, at_ns: AtNs = NOW) -> None:
         """The engine took the request up again, in the state it was interrupted in."""
-        self._record.mark("resume", at_ns)
+        self._tracked.mark("resume", at_ns)
 
-    # ---------------------------------------------------------------------------------------- ends
+    # Ends.
 
-    def complete(self, *, at_ns: AtNs = NOW) -> None:
-        """The request ended normally; legal from decode (in pooling also from prefill)."""
-        finish.end(self._record, endings.Ending("complete"), at_ns)
+    def complete(self, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
+        """The request ended normally; legal from decode (in pooling also from prefill).
 
-    def cancel(self, reason: str | None = None, *, at_ns: AtNs = NOW) -> None:
+        ``if_open``, of this and the other ends: do nothing if it has ended, instead of a duplicate_terminal violation.
+        Where two sides end one request, the one that may come second says so.
+        """
+        self._tracked.end(endings.COMPLETE, at_ns, if_open=if_open)
+
+    def cancel(self, reason: str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
         """The request was given up.  ``reason``: one of the closed list, else ``_OTHER``."""
-        finish.end(self._record, endings.cancellation(reason), at_ns)
+        self._tracked.end(endings.cancellation(reason), at_ns, if_open=if_open)
 
-    def timeout(self, reason: str | None = None, *, at_ns: AtNs = NOW) -> None:
+    def timeout(self, reason: str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
         """The request ran out of time.  ``reason``: one of the closed list, else ``_OTHER``."""
-        finish.end(self._record, endings.timeout(reason), at_ns)
+        self._tracked.end(endings.timeout(reason), at_ns, if_open=if_open)
 
-    def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW) -> None:
+    def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
         """The request failed by an exception, a reason of the closed list, or an error type (an identifier)."""
-        finish.end(self._record, endings.failure(error), at_ns)
+        self._tracked.show_exception(error)
+        self._tracked.end(endings.failure(error, runtime().endings), at_ns, if_open=if_open)
 
     def __enter__(self) -> Self:
-        record = self._record
-        if record.status is not None and not record.silenced:
-            record.violate(
-                EventAfterTerminal("a handle that has ended was entered", state=record.status, event="arrive")
-            )
+        tracked = self._tracked
+        if tracked.ended and not tracked.ending.silenced:
+            what = "a handle that has ended was entered"
+            tracked.violate(EventAfterTerminal(what, state=tracked.state.status, event="arrive"))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        leave(self._record, error)
+        self._tracked.leave(error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -120,9 +158,9 @@ class Request:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        leave(self._record, error)
+        self._tracked.leave(error)
 
-    # ---------------------------------------------------------------------------------------- conditions
+    # Conditions.
 
     def usage(
         self,
@@ -133,11 +171,11 @@ class Request:
     ) -> None:
         """The token counts the engine gives; ``output_tokens`` completes a count that marks left unknown."""
         given = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens}
-        conditions.apply(self._record, conditions.given(given))
+        self._tracked.set(conditions.given(given))
 
     def set(self, **values: Any) -> None:
         """Set conditions that were not known at arrival; the names are those of :func:`otel_lifecycle.request`."""
-        conditions.apply(self._record, conditions.given(values))
+        self._tracked.set(conditions.given(values))
 
     def response(
         self,
@@ -147,56 +185,48 @@ class Request:
         finish_reasons: Iterable[str] | None = None,
     ) -> None:
         """What the response says of itself: its id, the model that answered, why each choice ended."""
-        conditions.apply_response(self._record, id, model, finish_reasons)
+        self._tracked.response(id, model, finish_reasons)
 
-    # ---------------------------------------------------------------------------------------- blocks
+    # Blocks.
 
-    def stage(self, name: str) -> scope.StageBlock:
+    def stage(self, name: str) -> StageBlock:
         """A block spent in ``queue``, ``preprocessing`` or ``prefill``: leaving it emits the event that leaves it.
 
         An exception that leaves it emits nothing.  Do not yield inside.  ConfigurationError for any other name.
         """
-        return scope.StageBlock(self._record, scope.check_stage(name))
+        return StageBlock(self._tracked, check_stage(name))
 
-    def stream(self, iterable: Any, tokens: streams.Counter | None = None) -> Any:
+    def stream(self, iterable: Any, tokens: Counter | None = None) -> Any:
         """Wrap a sync or async iterable: each item is one token, or ``tokens(item)`` tokens (0, n, None: unknown)."""
-        wrap = streams.async_stream if hasattr(iterable, "__aiter__") else streams.sync_stream
-        return wrap(lambda: streams.Source(self, iterable, tokens))
+        wrap = async_stream if hasattr(iterable, "__aiter__") else sync_stream
+        return wrap(lambda: TokenSource(self, self._tracked, iterable, tokens))
 
-    # ---------------------------------------------------------------------------------------- notes
+    # Notes.
 
     def client_disconnected(self, *, at_ns: AtNs = NOW) -> None:
         """The client left.  A note: what the server does is marked by its own events."""
-        self._record.note("client_disconnected", at_ns)
+        self._tracked.note("client_disconnected", at_ns)
 
     def delivered(self, *, at_ns: AtNs = NOW) -> None:
         """The first byte was sent to the client.  A note; only the first counts."""
-        if self._record.delivered is None:
-            self._record.note("delivered", at_ns)
+        self._tracked.note("delivered", at_ns)
 
     def prefill_chunk(self, *, at_ns: AtNs = NOW) -> None:
         """A part of a chunked prefill is done.  A note: prefill goes on until the first token."""
-        self._record.note("prefill_chunk", at_ns)
+        self._tracked.note("prefill_chunk", at_ns)
 
-    # ---------------------------------------------------------------------------------------- elsewhere
+    # Elsewhere.
 
     def carrier(self) -> dict[str, str]:
         """The trace context of this request as headers, for an engine in another process."""
-        record = self._record
-        return _propagation.inject(record.span.get_span_context(), record.parent_context)
+        return self._tracked.carrier()
 
     def record(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Take over what an engine in another process marked: ``[{'event', 'timestamp', ...}]`` in epoch nanoseconds.
 
         ``count`` and ``choice`` as in :func:`otel_lifecycle.replay_request_events`.  Its clock is judged by itself.
         """
-        record_events(self._record, events)
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        """The report of the ended request, times in epoch nanoseconds; None while it is open."""
-        report = finish.report_of(self._record)
-        return None if report is None else dict(report)
+        record_events(self._tracked, events)
 
     def __copy__(self) -> Self:
         """Return the handle itself: a copy of a struct that holds it means the same request."""
@@ -211,124 +241,17 @@ class Request:
         )
 
     def __repr__(self) -> str:
-        record = self._record
-        span = record.span.get_span_context()
-        return f"<Request {record.labels.operation} {record.status or record.state} trace={span.trace_id:032x}>"
+        tracked = self._tracked
+        trace_id = tracked.writer.span.get_span_context().trace_id
+        return f"<Request {tracked.labels.operation} {tracked.state.name} trace={trace_id:032x}>"
 
 
-def leave(record: Record, error: BaseException | None) -> None:
-    """End a request whose block is left, unless it has ended."""
-    if record.status is not None:
-        return
-    if error is not None:
-        past = endings.past(record.elapsed(), record.deadline)
-        # Strict marks raise at the call; the exception that leaves the block is the server's own and goes on unchanged.
-        record.checker.strict = False
-        finish.end(record, endings.of_exception(error, past_deadline=past))
-    elif record.is_legal("complete"):
-        finish.end(record, endings.Ending("complete"))
-    else:
-        finish.end_incomplete(record)
+def tracked_of(handle: Request) -> TrackedRequest | None:
+    """Return what a handle stands for, for the driver; None of the one that stands for nothing."""
+    return getattr(handle, "_tracked", None)
 
 
-class _Sink(list[Any]):
-    """A list that keeps nothing."""
-
-    __slots__ = ()
-
-    def append(self, item: Any, /) -> None:
-        """Drop the item."""
-
-
-class NoRequest(Request):
-    """What ``current()`` gives outside a request, and ``request()`` without an SDK: every call is a no-op."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        # step() and stream() append here; there is no record.
-        self._ts = _Sink()
-
-    def admit(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def input_ready(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def first_token(self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None: ...
-
-    def token(self, n: int | None = 1, choice: int = 0, at_ns: AtNs = NOW) -> None: ...
-
-    def output(self, tokens: int | None = None, *, at_ns: AtNs = NOW) -> None: ...
-
-    def preempt(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def resume(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def complete(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def cancel(self, reason: str | None = None, *, at_ns: AtNs = NOW) -> None: ...
-
-    def timeout(self, reason: str | None = None, *, at_ns: AtNs = NOW) -> None: ...
-
-    def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW) -> None: ...
-
-    def usage(
-        self,
-        *,
-        input_tokens: int | None = None,
-        output_tokens: int | None = None,
-        cached_tokens: int | None = None,
-    ) -> None: ...
-
-    def set(self, **values: Any) -> None: ...
-
-    def response(
-        self,
-        *,
-        id: str | None = None,  # the contract's name
-        model: str | None = None,
-        finish_reasons: Iterable[str] | None = None,
-    ) -> None: ...
-
-    def client_disconnected(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def delivered(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def prefill_chunk(self, *, at_ns: AtNs = NOW) -> None: ...
-
-    def record(self, events: Iterable[Mapping[str, Any]]) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    def stage(self, name: str) -> scope.StageBlock:
-        """Check the name, as the live handle does, and do nothing."""
-        scope.check_stage(name)
-        return scope.NO_BLOCK
-
-    def stream(self, iterable: Any, tokens: streams.Counter | None = None) -> Any:
-        """Return an iterator over the iterable, as the live handle does, and mark nothing."""
-        return aiter(iterable) if hasattr(iterable, "__aiter__") else iter(iterable)
-
-    def carrier(self) -> dict[str, str]:
-        """The trace context that is current, as headers."""
-        return _propagation.inject(trace.get_current_span().get_span_context())
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        """None: there is nothing to report."""
-        return None
-
-    def __repr__(self) -> str:
-        return "<Request none>"
-
-
-NO_REQUEST = NoRequest()
-"""The one shared no-op handle."""
+def current_handle() -> Request | None:
+    """Return the current request if there is one that has not ended."""
+    handle = handle_in_context()
+    return handle if isinstance(handle, Request) and not handle.ended else None

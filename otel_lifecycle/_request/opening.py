@@ -5,26 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
+from typing import Final
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import TracerProvider, get_current_span
+from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle import _propagation, _registry, semconv
+from otel_lifecycle import _propagation, semconv
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._log import say
-from otel_lifecycle._request import conditions, scope
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
-from otel_lifecycle._request.finish import OpenRecord
-from otel_lifecycle._request.handle import NO_REQUEST, NoRequest, Request
-from otel_lifecycle._request.references import refer_to
-from otel_lifecycle._request.tracing import source_of, span_kind
-from otel_lifecycle.errors import InvalidValue
+from otel_lifecycle._request.conditions import RequestConditions, check_role, given
+from otel_lifecycle._request.handle import Request, current_handle, tracked_of
+from otel_lifecycle._request.handle_reference import refer_to
+from otel_lifecycle._request.no_request import NO_REQUEST
+from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.stages import CurrentStage
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.tracers import source_of
+from otel_lifecycle._request.tracked import TrackedRequest
+from otel_lifecycle._runtime import Claim, runtime, with_claim
+
+OPERATIONS: Final = {"pooling": "embeddings"}
+"""What a shape does unless told otherwise; all others chat."""
 
 
 def request(
     *,
     model: str | None = None,
-    operation: str = "chat",
+    operation: str | None = None,
+    engine: str | None = None,
     provider: str | None = None,
     request_id: str | None = None,
     input_tokens: int | None = None,
@@ -53,17 +62,18 @@ def request(
 
     ``arrived_at_ns``: when it entered the process, epoch nanoseconds (None: unknown; left out: now).  ``deadline``:
     seconds after arrival from which a cancellation is a timeout.  ``previous``: the attempt before, its handle or its
-    carrier.  ``role``: whole, or prefill or decode for a part of a disaggregated request, which feeds stage durations
-    only.  ``traffic``: live, or what the metrics shall be told apart by (warmup, say).  The rest are conditions; what
-    is None is absent.
+    carrier.  ``engine``: what requests compete for, the model by default.  ``role``: whole, or prefill or decode for a
+    part of a disaggregated request, which feeds stage durations only.  ``traffic``: live, or a word that keeps the
+    metrics of other traffic apart, such as ``warmup``.  The rest are conditions; what is None is absent.
 
-    Raises ConfigurationError for a shape or role that does not exist.  A condition that cannot be is an
+    Raises ConfigurationError for a shape or role that does not exist.  An impossible condition is an
     ``invalid_value`` violation.
     """
-    values = conditions.given(
+    values = given(
         {
             "model": model,
             "operation": operation,
+            "engine": engine,
             "provider": provider,
             "request_id": request_id,
             "input_tokens": input_tokens,
@@ -79,7 +89,7 @@ def request(
             "revision": revision,
             "cache_policy": cache_policy,
             "attempt": attempt,
-            "role": conditions.check_role(role),
+            "role": check_role(role),
             "traffic": traffic,
             "workload": workload,
             "deadline": deadline,
@@ -106,90 +116,69 @@ def open_request(
     ``unmarked``: whoever opened it marks no boundaries; the first output passes those that nobody marked.
     """
     the_shape = get_shape(shape)
-    _registry.housekeep()
-    _registry.warn_after_fork()
-    source = source_of(tracer_provider)
+    here = runtime()
+    here.housekeep()
+    here.warn_after_fork()
     context = get_current() if parent is None else parent
-    labels = conditions.RequestLabels()
-    record = OpenRecord(the_shape, anchor() if started is None else started, source, labels)
-    wrong = _read(record, values)
-    claim = _registry.Claim()
+    state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
+    conditions = RequestConditions()
+    wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
+    writer = SpanWriter(source_of(tracer_provider), context, state.offset)
+    claim = Claim()
     try:
-        _start_span(record, _registry.with_claim(context, claim), context, arrived_at_ns, previous)
+        _start_span(writer, state, conditions, with_claim(context, claim), arrived_at_ns, previous)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; the server's request must not fail for it
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
-    record.assessor = claim.assessor
-    if claim.assessor is not None:
-        _registry.seen_with(source.provider(), claim.assessor)
-    elif not record.span.is_recording():
-        record.assessor = _registry.assessor_for(source.provider())
-        if record.assessor is None:
+    assessor = claim.assessor
+    if assessor is not None:
+        here.seen_with(writer.provider, assessor)
+    elif not writer.span.is_recording():
+        assessor = here.assessor_for(writer.provider)
+        if assessor is None:
             return NO_REQUEST
-    handle = Request(record)
-    record.reference = refer_to(handle)
-    if record.assessor is not None:
-        record.checker.strict = record.assessor.strict
-    record.unmarked = record.passes = unmarked
-    record.arrive(arrived_at_ns)
-    record.unmarked = unmarked
-    record.ticket = _registry.open_request(record)
+    tracked = TrackedRequest(state, conditions, writer)
+    handle = Request(tracked)
+    tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)
     for invalid in wrong:
-        record.violate(invalid)
+        tracked.violate(invalid)
     return handle
 
 
-def _read(record: OpenRecord, values: Mapping[str, object]) -> list[InvalidValue]:
-    """Read the conditions into the record; return what is wrong with them."""
-    wrong = []
-    for name, value in values.items():
-        if type(value) is str and value == conditions.USUAL.get(name):
-            continue
-        try:
-            if name in conditions.USAGE:
-                record.usage[name] = conditions.read_whole(name, value)
-            elif name == "deadline":
-                record.deadline = conditions.read_deadline(value)
-            else:
-                attribute, read = conditions.read_condition(name, value)
-                record.attributes[attribute] = read
-                if name in conditions.LABELS:
-                    setattr(record.labels, name, read)
-        except InvalidValue as error:
-            wrong.append(error)
-    return wrong
-
-
-def _start_span(record: OpenRecord, claiming: Context, context: Context, arrived_at_ns: AtNs, previous: object) -> None:
+def _start_span(
+    writer: SpanWriter,
+    state: RequestState,
+    conditions: RequestConditions,
+    claiming: Context,
+    arrived_at_ns: AtNs,
+    previous: object,
+) -> None:
     """Start the request span at arrival; at the moment of the call where arrival is unknown or impossible."""
-    labels, attributes = record.labels, record.attributes
-    attributes[semconv.GEN_AI_OPERATION_NAME] = labels.operation
-    attributes[semconv.GEN_AI_PROVIDER_NAME] = labels.provider or semconv.OTHER
-    if record.timeline.shape.name != "default":
-        attributes[semconv.SHAPE] = record.timeline.shape.name
+    attributes = conditions.attributes
+    attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
+    if state.timeline.shape.name != "default":
+        attributes[semconv.SHAPE] = state.timeline.shape.name
     if isinstance(previous, Request):
-        previous = None if isinstance(previous, NoRequest) else previous._record.span.get_span_context()
-    link = _propagation.link_to(previous)
-    arrival = record.arrival_of(arrived_at_ns)
-    record.parent_context = context
-    record.span = record.source.tracer.start_span(
-        record.source.span_name(labels.operation, labels.model),
+        before = tracked_of(previous)
+        previous = None if before is None else before.writer.span.get_span_context()
+    arrival = state.arrival_of(arrived_at_ns)
+    writer.start(
         claiming,
-        kind=span_kind(get_current_span(context).get_span_context()),
-        attributes=attributes,
-        links=() if link is None else (link,),
-        start_time=(record.anchor.monotonic if arrival is None else arrival) + record.offset,
+        conditions.labels,
+        attributes,
+        link=_propagation.link_to(previous),
+        start=state.anchor.monotonic if arrival is None else arrival,
     )
 
 
 def current() -> Request:
     """Return the current request; outside of one, the shared no-op handle."""
-    return scope.in_context() or NO_REQUEST
+    return current_handle() or NO_REQUEST
 
 
-def stage(name: str) -> scope.CurrentStage:
+def stage(name: str) -> CurrentStage:
     """A block or a decorator spent in a stage of the current request: ``queue``, ``preprocessing`` or ``prefill``."""
-    return scope.CurrentStage(name, current)
+    return CurrentStage(name, lambda name: current().stage(name))
 
 
 def step(requests: Iterable[Request]) -> None:
@@ -200,8 +189,8 @@ def step(requests: Iterable[Request]) -> None:
             handle._ts.append(now)  # type: ignore[union-attr]  # None outside decode: the miss is caught
         except AttributeError:
             _token_of(handle)
-    if now >= _registry.sweep_due():
-        _registry.housekeep()
+    if now >= runtime().sweep_due:
+        runtime().housekeep()
 
 
 def _token_of(handle: object) -> None:

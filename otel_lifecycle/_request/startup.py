@@ -21,14 +21,14 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from otel_lifecycle import _registry, semconv
+from otel_lifecycle import semconv
+from otel_lifecycle._core.endings import error_type
 from otel_lifecycle._core.text import clean, is_identifier, shown
 from otel_lifecycle._request import conditions
-from otel_lifecycle._request.endings import error_type
-from otel_lifecycle._request.tracing import source_of
+from otel_lifecycle._request.tracers import source_of
+from otel_lifecycle._runtime import Claim, runtime, with_claim
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
-CONDITIONS = ("model", "revision", "dtype", "backend", "backend_version")
 MAX_PARAMETERS = 64
 
 
@@ -104,11 +104,11 @@ class Startup:
     @contextmanager
     def _block(self) -> Iterator[None]:
         source = source_of(self._provider)
-        claim = _registry.Claim()
-        context = _registry.with_claim(get_current(), claim)
+        claim = Claim()
+        context = with_claim(get_current(), claim)
         name = f"startup {self._phase}"
         span = source.tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=self._attributes)
-        assessor = claim.assessor or _registry.assessor_for(source.provider())
+        assessor = claim.assessor or runtime().assessor_for(source.provider())
         began = perf_counter_ns()
         try:
             with use_span(span, record_exception=False, set_status_on_exception=False):
@@ -136,10 +136,12 @@ def _attributes(
         if hardware is not None:
             attributes[semconv.HARDWARE] = conditions.read_text("hardware", hardware)
         for name, value in conditions.given(given).items():
-            if name not in CONDITIONS:
-                raise InvalidValue(f"no condition {name!r:.80} of a startup; there are {', '.join(CONDITIONS)}")
-            attribute, read = conditions.read_condition(name, value)
-            attributes[attribute] = read
+            if name not in conditions.STARTUP_CONDITIONS:
+                known = ", ".join(conditions.STARTUP_CONDITIONS)
+                raise InvalidValue(f"no condition {name!r:.80} of a startup; there are {known}")
+            row, read = conditions.read_condition(name, value)
+            if row.attribute is not None:
+                attributes[row.attribute] = read
     except InvalidValue as error:
         raise ConfigurationError(str(error)) from error
     if parameters is not None and not isinstance(parameters, Mapping):

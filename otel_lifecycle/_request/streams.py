@@ -1,7 +1,9 @@
 """Iterables whose items are tokens.
 
-The request is current while an item is made and never while the consumer has it: the context is attached around each
-single step and detached before the yield.  A span that stays attached across a ``yield`` leaks into the consumer.
+How it works.  The request is current while an item is made and never while the consumer has it: its context is attached
+around each single step and detached before the yield, because a span that stays attached across a ``yield`` leaks into
+the consumer.  What the iterable itself leaves attached at the end of a step, such as a span of the server's own, is
+kept and attached again for the next one, so that a generator finds the context it left.
 
 What is sent or thrown into a stream goes into the iterable it wraps, as if nothing stood between.
 """
@@ -11,16 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from operator import index
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from opentelemetry.context import attach, detach, get_current
+from opentelemetry.context import Context, attach, detach, get_current
 
-from otel_lifecycle._request.record import Record
-from otel_lifecycle._request.scope import context_of, detach_own
+from otel_lifecycle._request.context import context_of, detach_own
+from otel_lifecycle._request.token_path import TokenPath
+from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from otel_lifecycle._request.handle import Request
 
 Counter: TypeAlias = Callable[[Any], "int | None"]
 """From an item of a stream to the tokens in it: 0, 1, n, or None for unknown."""
@@ -28,87 +28,102 @@ Counter: TypeAlias = Callable[[Any], "int | None"]
 Leave: TypeAlias = Callable[["BaseException | None"], None]
 
 
-class Source:
-    """A request and the iterable that its tokens come from.
+class StreamSource(Protocol):
+    """An iterable and what its items mean.  ``context``: what is current while the first item is made.
 
-    ``leave`` is told what ended the iteration; without it the request's owner ends it.  With ``traced`` the body of the
-    iterable may mark tokens by itself: an item in whose making tokens were marked is not marked again.
+    ``path``: where the loop appends the time of an item by itself, because each item is one token and nobody else marks
+    it; None where every item goes through :meth:`took`.
     """
 
-    __slots__ = ("context", "handle", "iterable", "leave", "record", "tokens", "traced")
-
-    def __init__(
-        self,
-        handle: Request,
-        iterable: Any,
-        tokens: Counter | None,
-        *,
-        leave: Leave | None = None,
-        traced: bool = False,
-    ) -> None:
-        self.handle = handle
-        self.record = handle._record
-        self.iterable = iterable
-        self.tokens = tokens
-        self.leave = leave
-        self.traced = traced
-        if not traced:
-            self._begin()
-        self.context = context_of(self.record, get_current())
-
-    @property
-    def plain(self) -> bool:
-        """Whether each item is one token and nobody else marks it: the loop appends its time by itself."""
-        return self.tokens is None and not self.traced
-
-    def _begin(self) -> None:
-        """At the first pull the boundaries nobody marked pass: whoever streams has the model at work."""
-        with self.record.lock:
-            if self.record.status is None:
-                self.record.pass_to("prefill")
+    iterable: Any
+    context: Context
+    path: TokenPath | None
 
     def marks(self) -> int:
-        """Return how many marks of tokens there are, to see whether a step of a traced body adds its own."""
-        return self.record.timeline.token_marks() if self.traced else 0
+        """Return how many marks of tokens there are, to see whether the making of an item adds its own."""
 
     def took(self, item: Any, marks: int) -> None:
         """Mark what one item holds; ``marks``: how many there were before it was made."""
-        if self.traced and self.record.timeline.token_marks() != marks:
+
+    def exhausted(self) -> None:
+        """Note that the iterable ended by itself."""
+
+    def left(self, error: BaseException | None) -> None:
+        """Note what ended the iteration."""
+
+
+class TokenSource:
+    """An iterable whose items are tokens of a request.
+
+    ``leave`` is told what ended the iteration; without it the request's owner ends it.  ``read``: items mark nothing by
+    themselves and are handed to it.  With ``traced`` the body of the iterable may mark tokens by itself: an item in
+    whose making tokens were marked is not marked again.
+    """
+
+    __slots__ = ("_handle", "_leave", "_read", "_tokens", "_traced", "_tracked", "context", "iterable", "path")
+
+    def __init__(
+        self,
+        handle: TokenPath,
+        tracked: TrackedRequest,
+        iterable: Any,
+        tokens: Counter | None = None,
+        *,
+        leave: Leave | None = None,
+        read: Callable[[Any], None] | None = None,
+        traced: bool = False,
+    ) -> None:
+        # The stream keeps the handle alive: a request whose tokens are still pulled is not abandoned.
+        self._handle = handle
+        self._tracked = tracked
+        self._tokens = tokens
+        self._leave = leave
+        self._read = read
+        self._traced = traced
+        self.iterable = iterable
+        self.path = handle if tokens is None and read is None and not traced else None
+        if not traced and read is None:
+            tracked.begin_stream()
+        self.context = context_of(tracked, get_current())
+
+    def marks(self) -> int:
+        """Return how many marks of tokens there are."""
+        return self._tracked.state.timeline.token_marks() if self._traced else 0
+
+    def took(self, item: Any, marks: int) -> None:
+        """Mark what one item holds, or hand it to the reader."""
+        if self._read is not None:
+            self._read(item)
             return
-        count = 1 if self.tokens is None else count_of(self.record, self.tokens, item)
-        log = self.handle._ts
+        if self._traced and self._tracked.state.timeline.token_marks() != marks:
+            return
+        count = 1 if self._tokens is None else count_of(self._tracked, self._tokens, item)
+        log = self._handle._ts
         if count == 1 and log is not None:
             log.append(perf_counter_ns())
         else:
-            self.record.item(count)
+            self._tracked.item(count)
 
     def exhausted(self) -> None:
-        """A stream that ended by itself is all of the answer; without a token it was an empty one."""
-        record = self.record
-        record.exhausted = True
-        with record.lock:
-            if record.status is None and record.passes:
-                record.pass_to("prefill")
-            if record.status is None and record.state == "prefill" and record.is_legal("output"):
-                record.mark("output", count=0)
+        """A stream that ended by itself is all of the answer."""
+        if self._read is None:
+            self._tracked.end_stream()
 
     def left(self, error: BaseException | None) -> None:
         """Tell the owner what ended the iteration."""
-        if self.leave is not None:
-            self.leave(error)
+        if self._leave is not None:
+            self._leave(error)
 
 
-class Unmarked(Source):
-    """An iterable of nobody's request: there is nothing to mark."""
+class UnmarkedSource:
+    """An iterable of no request: there is nothing to mark."""
 
-    __slots__ = ()
+    __slots__ = ("context", "iterable", "path")
 
-    def __init__(self, handle: Request, iterable: Any) -> None:
-        self.handle = handle
+    def __init__(self, iterable: Any) -> None:
         self.iterable = iterable
-        self.tokens = None
-        self.traced = True
         self.context = get_current()
+        self.path: TokenPath | None = None
 
     def marks(self) -> int:
         """Return 0."""
@@ -124,7 +139,7 @@ class Unmarked(Source):
         """Tell nobody."""
 
 
-def count_of(record: Record, tokens: Counter, item: Any) -> Any:
+def count_of(tracked: TrackedRequest, tokens: Counter, item: Any) -> Any:
     """Return how many tokens an item has; a counter that raises makes it unknown, and a violation."""
     try:
         count = tokens(item)
@@ -132,24 +147,41 @@ def count_of(record: Record, tokens: Counter, item: Any) -> Any:
         return None if count is None else index(count)
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does
         what = f"counting tokens raised {type(error).__name__}"
-        record.violate(InvalidValue(what, state=record.state, event="token"))
+        tracked.violate(InvalidValue(what, state=tracked.state.name, event="token"))
         return None
 
 
-def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
+def eager_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
+    """Return a stream that has begun: nothing closes a generator that has not, so closing or dropping it counts."""
+
+    def items() -> Generator[Any, Any, Any]:
+        source = start()
+        try:
+            yield
+        except BaseException as error:
+            _close(source.iterable, source.context)
+            source.left(error)
+            raise
+        return (yield from sync_stream(lambda: source))
+
+    begun = items()
+    next(begun)
+    return begun
+
+
+def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
     """Yield what the iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
-    handle, context, plain = source.handle, source.context, source.plain
+    path, inner = source.path, source.context
     iterator = iter(source.iterable)
     step: Callable[[], Any] = iterator.__next__
     try:
         while True:
-            marks = 0 if plain else source.marks()
-            token = attach(context)
+            marks = 0 if path is not None else source.marks()
+            token = attach(inner)
             try:
                 item = step()
-                log = handle._ts
-                if plain and log is not None:
+                if path is not None and (log := path._ts) is not None:
                     log.append(perf_counter_ns())
                 else:
                     source.took(item, marks)
@@ -158,6 +190,7 @@ def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
                 result = stop.value
                 break
             finally:
+                inner = get_current()
                 detach(token)
             try:
                 sent = yield item
@@ -167,27 +200,26 @@ def sync_stream(start: Callable[[], Source]) -> Generator[Any, Any, Any]:
             except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
                 step = _into(iterator, "throw", error)
     except BaseException as error:
-        _close(iterator)
+        _close(iterator, inner)
         source.left(error)
         raise
     source.left(None)
     return result
 
 
-async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
+async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any, Any]:
     """Yield what the async iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
-    handle, context, plain = source.handle, source.context, source.plain
+    path, inner = source.path, source.context
     iterator = aiter(source.iterable)
     step: Callable[[], Any] = iterator.__anext__
     try:
         while True:
-            marks = 0 if plain else source.marks()
-            token = attach(context)
+            marks = 0 if path is not None else source.marks()
+            token = attach(inner)
             try:
                 item = await step()
-                log = handle._ts
-                if plain and log is not None:
+                if path is not None and (log := path._ts) is not None:
                     log.append(perf_counter_ns())
                 else:
                     source.took(item, marks)
@@ -195,6 +227,7 @@ async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
                 source.exhausted()
                 break
             finally:
+                inner = get_current()
                 detach_own(token)
             try:
                 sent = yield item
@@ -209,9 +242,17 @@ async def async_stream(start: Callable[[], Source]) -> AsyncGenerator[Any, Any]:
         close = getattr(iterator, "aclose", None)
         # Thrown away in the middle of a step, a generator stays "running" until it is thrown away itself.
         if close is not None and not getattr(iterator, "ag_running", False):
-            await close()
+            await _within(inner, close)
         raise
     source.left(None)
+
+
+async def _within(context: Context, call: Callable[[], Any]) -> None:
+    token = attach(context)
+    try:
+        await call()
+    finally:
+        detach_own(token)
 
 
 def _into(iterator: Any, how: str, what: Any) -> Callable[[], Any]:
@@ -228,7 +269,11 @@ def _into(iterator: Any, how: str, what: Any) -> Callable[[], Any]:
     return refuse
 
 
-def _close(iterator: Any) -> None:
+def _close(iterator: Any, inner: Context) -> None:
     close = getattr(iterator, "close", None)
     if close is not None:
-        close()
+        token = attach(inner)
+        try:
+            close()
+        finally:
+            detach_own(token)

@@ -10,13 +10,13 @@ from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_lifecycle._log import say
-from otel_lifecycle._request.scope import without_request
+from otel_lifecycle._request.context import without_request
 from otel_lifecycle.errors import LifecycleError
 
 Result = TypeVar("Result")
 
 
-def guarded(place: str, look: Callable[..., None], *arguments: Any) -> None:
+def guarded(place: str, look: Callable[..., object], *arguments: Any) -> None:
     """Look at what passes by; what goes wrong in it is said and goes no further, unless the processor is strict."""
     try:
         look(*arguments)

@@ -6,16 +6,14 @@ for the exception behind it: a framework answers 500 first and lets the exceptio
 
 from __future__ import annotations
 
-from functools import partial
-from time import perf_counter_ns
+from time import monotonic_ns
 from typing import Any, Final
 
-from otel_lifecycle._request import finish
-from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.endings import Ending, cancellation, failure, of_exception, past, timeout
-from otel_lifecycle._request.handle import Request
+from otel_lifecycle._core.endings import Terminal, cancellation, failure, timeout
+from otel_lifecycle._request.clock import NOW, AtNs, monotonic
 from otel_lifecycle.asgi._frames import BodyCounter
 from otel_lifecycle.asgi._inbox import Message
+from otel_lifecycle.driver import Driver
 
 _LEFT: Final = "client_disconnected"
 _BACKGROUND: Final = frozenset({"starlette.background", "litestar.background_tasks"})
@@ -45,8 +43,7 @@ class Exchange:
 
     __slots__ = (
         "_counter",
-        "_handle",
-        "_owned",
+        "_driver",
         "_told_at",
         "done_at",
         "left",
@@ -56,10 +53,9 @@ class Exchange:
         "streamed",
     )
 
-    def __init__(self, handle: Request, tokens: Any, *, owned: bool) -> None:
-        self._handle = handle
-        self._owned = owned
-        self._counter = None if tokens is None else BodyCounter(handle, tokens, owned=owned)
+    def __init__(self, drive: Driver, tokens: Any) -> None:
+        self._driver = drive
+        self._counter = None if tokens is None else BodyCounter(drive, tokens)
         self.status: int | None = None
         self.done_at: int | None = None
         self.streamed = False
@@ -78,10 +74,10 @@ class Exchange:
         if self.done_at is not None:
             return
         if told and self._told_at is None:
-            self._told_at = perf_counter_ns()
+            self._told_at = monotonic_ns()
         if not self.left:
             self.left = True
-            self._handle.client_disconnected()
+            self._driver.mark("client_disconnected")
 
     def sending(self, message: Message) -> None:
         """Take note of a message before the server has it."""
@@ -91,16 +87,16 @@ class Exchange:
                 self._counter.begin(self.status or 0, _headers(message))
         elif self._counter is not None and message["type"] == "http.response.body":
             self._counter.feed(bytes(message.get("body") or b""), last=is_last(message))
-        if self._owned and is_last(message) and self._of_response() is None:
+        if self._driver.owned and is_last(message) and self._of_response() is None:
             # Whatever nobody marked by now is an answer that is simply there.
-            self._handle._record.whole_answer(None)
+            self._driver.answer(None)
 
     def sent(self, message: Message) -> None:
         """Take note of a message that the server has taken."""
         if self.done_at is None and carries_bytes(message):
             self.quiet = self._counter is None
             if not self.left:
-                self._handle.delivered()
+                self._driver.mark("delivered")
         if is_last(message):
             self.finished()
         elif message["type"] != "http.response.start":
@@ -118,11 +114,11 @@ class Exchange:
         """The last part of the response is out; what comes after it, a background task say, is not the request's."""
         if self.done_at is not None:
             return
-        self.done_at = perf_counter_ns()
+        self.done_at = monotonic_ns()
         if not self._awaits_error:
             self._end(None)
-        elif self._owned:
-            self._handle._record.provisional = partial(self._end, None)
+        else:
+            self._driver.end_unless(self._ending(None), at_ns=self._ended_at())
 
     @property
     def _awaits_error(self) -> bool:
@@ -140,24 +136,16 @@ class Exchange:
             self._end(None if error is not None and _is_of_background(error) else error)
 
     def _end(self, error: BaseException | None) -> None:
-        record = self._handle._record
-        if not self._owned or record.status is not None:
-            return
-        ending = self._ending(error)
-        if ending is not None:
-            finish.end(record, ending, self._ended_at())
-        elif record.is_legal("complete"):
-            finish.end(record, Ending("complete"), self._ended_at())
-        else:
-            finish.end_incomplete(record)
+        if not self._driver.ended:
+            self._driver.end(self._ending(error), at_ns=self._ended_at())
 
     def _ended_at(self) -> AtNs:
         """The end of the response where that is over, in epoch nanoseconds; else now."""
         if self.done_at is None or not self._awaits_error:
             return NOW
-        return self.done_at + self._handle._record.offset
+        return monotonic(ns=self.done_at)
 
-    def _ending(self, error: BaseException | None) -> Ending | None:
+    def _ending(self, error: BaseException | None) -> Terminal | None:
         """Return how the request ends; None if it was answered."""
         if error is not None:
             return self._of_error(error)
@@ -165,7 +153,7 @@ class Exchange:
             return cancellation(_LEFT) if self.left else failure(None)
         return self._of_response()
 
-    def _of_response(self) -> Ending | None:
+    def _of_response(self) -> Terminal | None:
         """Return how a response that is over ends the request; None if it answered it."""
         if self._app_knows:
             # It was told, and stopped: what it sent last it sent to nobody.
@@ -188,14 +176,13 @@ class Exchange:
         It has not stopped if its stream ran to the end.  Else only the time since tells it from an app whose answer got
         lost on the way: Starlette's BaseHTTPMiddleware takes the message and the handler below it works on.
         """
-        stopping = self._told_at is not None and perf_counter_ns() - self._told_at <= STOPS_WITHIN_NS
-        return stopping and not self._handle._record.exhausted
+        stopping = self._told_at is not None and monotonic_ns() - self._told_at <= STOPS_WITHIN_NS
+        return stopping and not self._driver.exhausted
 
-    def _of_error(self, error: BaseException) -> Ending:
-        record = self._handle._record
+    def _of_error(self, error: BaseException) -> Terminal:
         leaves = _leaves(error)
         one = leaves[0] if len(leaves) == 1 else error
-        ending = of_exception(one, past_deadline=past(record.elapsed(), record.deadline))
+        ending = self._driver.terminal_for(one) or failure(None)
         if self.left and (ending == cancellation(None) or all(map(self._is_departure, leaves))):
             return cancellation(_LEFT)
         return ending

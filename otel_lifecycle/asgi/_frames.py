@@ -6,11 +6,10 @@ the body is cut at the ends of its events or lines.  Both take time linear in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
-from otel_lifecycle._request.handle import Request
-from otel_lifecycle._request.streams import count_of
+from otel_lifecycle.driver import Driver, RequestMarks
 from otel_lifecycle.openai import FrameFeed, read_frame
 
 MAX_HELD: Final = 128 * 1024
@@ -27,58 +26,6 @@ _SEPARATORS: Final = {
     b"application/jsonl": _LINE_ENDS,
     b"application/json-lines": _LINE_ENDS,
 }
-
-
-class ResponseTarget:
-    """The request that a response's frames are fed to: boundaries that nobody marked pass, its end may be another's.
-
-    ``counts``: whether its tokens are marked; not where they are known better, or the frame is a whole answer: a text
-    completion looks the same then as a frame of a streamed one.
-    """
-
-    def __init__(self, handle: Request, *, owned: bool, counts: bool = True) -> None:
-        self._handle = handle
-        self._owned = owned
-        self._counts = counts
-
-    def usage(
-        self, *, input_tokens: int | None = None, output_tokens: int | None = None, cached_tokens: int | None = None
-    ) -> None:
-        """Note the figures the engine counted."""
-        self._handle.usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
-
-    def token(self, n: int | None = 1, choice: int = 0) -> None:
-        """Mark tokens of one choice."""
-        if self._counts:
-            self._handle._record.item(n, choice)
-
-    def output(self, tokens: int | None = None) -> None:
-        """Mark a whole answer, or note the number of its tokens."""
-        if self._counts:
-            self._handle._record.whole_answer(tokens)
-        else:
-            self.usage(output_tokens=tokens)
-
-    def response(
-        self, *, id: str | None = None, model: str | None = None, finish_reasons: Sequence[str] | None = None
-    ) -> None:
-        """Note what the answer says of itself."""
-        self._handle.response(id=id, model=model, finish_reasons=finish_reasons)
-
-    def cancel(self, reason: str | None = None) -> None:
-        """End it as cancelled, if its end is ours."""
-        if self._owned:
-            self._handle.cancel(reason)
-
-    def timeout(self, reason: str | None = None) -> None:
-        """End it as timed out, if its end is ours."""
-        if self._owned:
-            self._handle.timeout(reason)
-
-    def fail(self, error: str | None = None) -> None:
-        """End it as failed, if its end is ours."""
-        if self._owned:
-            self._handle.fail(error)
 
 
 class FrameCutter:
@@ -126,13 +73,13 @@ class BodyCounter:
     status does not: ``refusal``.
     """
 
-    def __init__(self, handle: Request, tokens: Any, *, owned: bool) -> None:
-        self._record = handle._record
+    def __init__(self, drive: Driver, tokens: Any) -> None:
+        self._driver = drive
         feeds = isinstance(tokens, str)
-        self._target = ResponseTarget(handle, owned=owned)
+        self._target = RequestMarks(drive)
         self._stream = FrameFeed(self._target) if feeds else None
         self._count = tokens
-        self._read_whole = FrameFeed(ResponseTarget(handle, owned=owned, counts=False)) if feeds else None
+        self._read_whole = FrameFeed(RequestMarks(drive, counts=False)) if feeds else None
         self._refused = False
         self.refusal: str | None = None
         self._cutter: FrameCutter | None = None
@@ -167,7 +114,7 @@ class BodyCounter:
         if ready and self._is_ours():
             self._mark(ready)
         if last and self._stream is not None and not self._whole and self._is_ours():
-            count_of(self._record, lambda _: self._finish_stream(), b"")
+            self._driver.count_of(lambda _: self._finish_stream(), b"")
 
     def _finish_stream(self) -> int:
         if self._stream is not None:
@@ -178,7 +125,7 @@ class BodyCounter:
         """Whether nobody else counts the tokens: a handler that marks its own has begun before the first frame came."""
         if not self._started:
             self._started = True
-            self._active = self._record.state != "decode" and self._record.status is None
+            self._active = self._driver.state != "decode" and not self._driver.ended
         return self._active
 
     def _mark(self, frame: bytes) -> None:
@@ -186,10 +133,10 @@ class BodyCounter:
             reason = read_frame(frame).error
             self.refusal = reason if reason == "input_too_long" else None
         elif self._stream is None:
-            count = count_of(self._record, self._count, frame)
+            count = self._driver.count_of(self._count, frame)
             (self._target.output if self._whole else self._target.token)(count)
         elif self._whole and self._read_whole is not None:
-            count_of(self._record, self._read_whole, read_frame(frame))
-            self._target.output(self._record.usage.get("output_tokens"))
+            self._driver.count_of(self._read_whole, read_frame(frame))
+            self._target.output(self._driver.output_tokens)
         else:
-            count_of(self._record, self._stream, frame)
+            self._driver.count_of(self._stream, frame)

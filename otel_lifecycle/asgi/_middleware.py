@@ -10,18 +10,16 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.trace import INVALID_SPAN, TracerProvider, get_current_span, set_span_in_context
 
-from otel_lifecycle import _propagation
+from otel_lifecycle import _propagation, driver
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import Anchor, anchor
-from otel_lifecycle._request.handle import NoRequest, Request
-from otel_lifecycle._request.opening import open_request
-from otel_lifecycle._request.scope import context_of, in_context
 from otel_lifecycle.asgi._around import Around, guarded
 from otel_lifecycle.asgi._exchange import Exchange
 from otel_lifecycle.asgi._inbox import Inbox, Message
 from otel_lifecycle.asgi._lifespan import live
 from otel_lifecycle.asgi._routes import Route, Tokens, check_conditions, check_tokens, read_routes
+from otel_lifecycle.driver import Driver
 from otel_lifecycle.errors import ConfigurationError
 
 Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
@@ -111,21 +109,22 @@ class LifecycleMiddleware:
             return
         started = anchor()
         # Of another exchange: an app that calls a second one in its own process has two requests.
-        outer = None if get_value(_FOLLOWED) else in_context()
-        context = get_current() if outer is not None else _parent(scope)
-        handle = outer or self._open(route, context, started)
-        if isinstance(handle, NoRequest):
+        joins = not get_value(_FOLLOWED)
+        here, parent = get_current(), _parent(scope)
+        drive = self._open(route, parent, started, join=joins)
+        if not drive:
             await self.app(scope, receive, send)
             return
+        context = parent if drive.owned else here
         tokens = route.tokens or self._tokens
-        exchange = Exchange(handle, tokens, owned=outer is None)
+        exchange = Exchange(drive, tokens)
         scope[SCOPE_KEY] = True
-        around = Around(handle._record.span)
+        around = Around(drive.span)
         inbox = Inbox(receive, around, exchange.client_left, empty=_is_empty(scope))
         outbox = _Outbox(send, around, exchange)
         app = partial(self.app, scope, inbox.receive, outbox.send)
         try:
-            await _in_context(app, context_of(handle._record, set_value(_FOLLOWED, True, context)), exchange)
+            await _in_context(app, drive.context(set_value(_FOLLOWED, True, context)), exchange)
         finally:
             inbox.close()
 
@@ -138,14 +137,14 @@ class LifecycleMiddleware:
             path = path[len(root) :]
         return next((route for route in self._routes if route.matches(scope["method"], path)), None)
 
-    def _open(self, route: Route, context: Context, started: Anchor) -> Request:
-        return open_request(
+    def _open(self, route: Route, context: Context, started: Anchor, *, join: bool) -> Driver:
+        return driver.begin(
             {**self._conditions, **route.conditions},
+            join=join,
             shape=route.shape or self._shape,
             tracer_provider=self._tracer_provider,
             started=started,
             parent=context,
-            unmarked=True,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._request.conditions import check_names, check_role, given, read_condition, read_deadline
+from otel_lifecycle._request.conditions import check_names, check_role, given, read_condition
 from otel_lifecycle._request.streams import Counter
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
@@ -87,12 +87,9 @@ def check_conditions(conditions: Mapping[str, Any]) -> dict[str, object]:
     check_role(values.get("role", "whole"))
     try:
         for name, value in values.items():
-            if name == "deadline":
-                read_deadline(value)
-            elif name in PER_REQUEST:
+            if name in PER_REQUEST:
                 raise ConfigurationError(f"{name} differs from request to request: set() it on lifecycle.current()")
-            else:
-                read_condition(name, value)
+            read_condition(name, value)
     except InvalidValue as error:
         raise ConfigurationError(str(error)) from error
     return values

@@ -5,23 +5,19 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Final
 
-from opentelemetry.context import attach, detach, get_current
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # the module has no types
     BaseInstrumentor,
 )
 from opentelemetry.trace import TracerProvider
 
+from otel_lifecycle import driver
 from otel_lifecycle._log import say
-from otel_lifecycle._request.conditions import given
-from otel_lifecycle._request.handle import NoRequest, Request, leave
-from otel_lifecycle._request.opening import open_request
-from otel_lifecycle._request.scope import context_of, in_context
-from otel_lifecycle._request.streams import count_of
-from otel_lifecycle.asgi._frames import ResponseTarget
+from otel_lifecycle.asgi._around import guarded
+from otel_lifecycle.driver import Driver, RequestMarks
 from otel_lifecycle.openai import FrameFeed
 
 _MISSING: Final = object()
@@ -123,86 +119,6 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-class EngineCall:
-    """One call into an engine: its request, and whether ending it is ours."""
-
-    def __init__(self, handle: Request, *, owned: bool) -> None:
-        self.handle = handle
-        self.owned = owned
-
-    @property
-    def live(self) -> bool:
-        """Whether there is anything to do."""
-        return not isinstance(self.handle, NoRequest)
-
-    def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call with the request current; an exception ends it and goes on."""
-        token = attach(context_of(self.handle._record, get_current()))
-        try:
-            return function(*arguments, **named)
-        except BaseException as error:
-            self.leave(error)
-            raise
-        finally:
-            detach(token)
-
-    def items(self, iterator: Iterator[Any], read: Callable[[Any], None]) -> Generator[Any, Any, Any]:
-        """Yield what the engine yields, each item read first; its end is the end of the request.
-
-        The request is current while an item is made, and never while the consumer has it.  It has begun with the call:
-        a stream that is closed or dropped before its first pull ends it too.
-        """
-        items = self._items(iterator, read)
-        # Nothing closes a generator that has not begun.
-        next(items)
-        return items
-
-    def _items(self, iterator: Iterator[Any], read: Callable[[Any], None]) -> Generator[Any, Any, Any]:
-        try:
-            yield
-            context = context_of(self.handle._record, get_current())
-            while True:
-                token = attach(context)
-                try:
-                    item = next(iterator)
-                finally:
-                    detach(token)
-                read(item)
-                yield item
-        except StopIteration as stop:
-            self.answered()
-            return stop.value
-        except BaseException as error:
-            self.leave(error)
-            raise
-        finally:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
-
-    def answered(self) -> None:
-        """The call gave its whole answer: whatever nobody marked by now is simply there."""
-        record = self.handle._record
-        if record.awaits_output:
-            record.whole_answer(record.usage.get("output_tokens"))
-        self.leave(None)
-
-    def leave(self, error: BaseException | None) -> None:
-        """End the request by what left the call, if ending it is ours."""
-        if self.owned:
-            leave(self.handle._record, error)
-
-    def reader(self, *, counts: bool) -> Callable[[Any], None]:
-        """Return what reads the frames of an OpenAI-compatible engine; with ``counts`` they mark its tokens."""
-        feed = FrameFeed(_EngineMarks(self.handle, owned=self.owned, counts=counts))
-        record = self.handle._record
-
-        def read(frame: Any) -> None:
-            count_of(record, feed, frame)
-
-        return read
-
-
 class EngineMethod(ABC):
     """How the calls of one method of an engine become requests."""
 
@@ -215,45 +131,36 @@ class EngineMethod(ABC):
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method with a request around it."""
 
-    def begin(self, asked: Mapping[str, object]) -> EngineCall:
+    def begin(self, asked: Mapping[str, object]) -> Driver:
         """Open the request of one call, with what the call says of it; join the current one."""
-        return begin({**self._conditions, **asked}, shape=self._shape, tracer_provider=self._tracer_provider)
+        return driver.begin({**self._conditions, **asked}, shape=self._shape, tracer_provider=self._tracer_provider)
 
 
-class _EngineMarks(ResponseTarget):
+class _EngineMarks(RequestMarks):
     """Marks of an engine whose models are files."""
 
-    def response(
-        self, *, id: str | None = None, model: str | None = None, finish_reasons: Sequence[str] | None = None
-    ) -> None:
+    __slots__ = ()
+
+    def response(self, *, id: str | None = None, model: str | None = None, finish_reasons: Any = None) -> None:
         """Note what the answer says of itself."""
-        self._handle.response(id=id, model=model_name(model), finish_reasons=finish_reasons)
-        name_model(self._handle, model)
+        super().response(id=id, model=model_name(model), finish_reasons=finish_reasons)
+        self._driver.suggest(model=model_name(model))
+
+
+def reader(drive: Driver, *, counts: bool) -> Callable[[Any], None]:
+    """Return what reads the frames of an OpenAI-compatible engine; with ``counts`` they mark its tokens."""
+    feed = FrameFeed(_EngineMarks(drive, counts=counts))
+
+    def read(frame: Any) -> None:
+        guarded("a frame", feed, frame)
+
+    return read
 
 
 def model_name(model: object) -> str | None:
     """Return what a model is called: of a path, the file's name alone, without the folder or ``.gguf``."""
     name = model.replace("\\", "/").rsplit("/", 1)[-1] if isinstance(model, str) else ""
     return name.removesuffix(".gguf") or None
-
-
-def name_model(handle: Request, model: object) -> None:
-    """Say which model a request is for, where nobody has."""
-    name = model_name(model)
-    if name is not None and handle._record.labels.model is None and handle._record.status is None:
-        handle.set(model=name)
-
-
-def begin(
-    values: Mapping[str, object], *, shape: str = "default", tracer_provider: TracerProvider | None
-) -> EngineCall:
-    """Open the request of a call into an engine; where one is current, join it and leave its end to its owner."""
-    outer = in_context()
-    if outer is not None:
-        return EngineCall(outer, owned=False)
-    conditions = given(values)
-    handle = open_request(conditions, shape=shape, tracer_provider=tracer_provider, unmarked=True)
-    return EngineCall(handle, owned=True)
 
 
 def whole(value: object) -> int | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 
-from otel_lifecycle import _registry, configure
+from otel_lifecycle import configure
 from otel_lifecycle._log import say
+from otel_lifecycle._runtime import runtime
 
 
 def ensure_processor() -> None:
@@ -18,7 +19,7 @@ def ensure_processor() -> None:
 
     It raises nothing: an error here ends the instrumentation of an app that may never use this library.
     """
-    if _registry.processors():
+    if runtime().processors():
         return
     try:
         configure()

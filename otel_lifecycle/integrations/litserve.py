@@ -9,12 +9,13 @@ comes before the first token, not after the last.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle._request.handle import NoRequest, Request
+from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.opening import current
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
 from otel_lifecycle.asgi._around import guarded
@@ -79,8 +80,8 @@ def _remembering(original: Callable[..., None]) -> Callable[..., None]:
     def init(item: Any, *arguments: Any, **named: Any) -> None:
         original(item, *arguments, **named)
         handle = current()
-        if not isinstance(handle, NoRequest):
-            item.otel_lifecycle = handle._record.reference
+        if handle:
+            item.otel_lifecycle = weakref.ref(handle)
 
     return init
 
@@ -117,7 +118,7 @@ class _Listening:
     def _take(self, handle: Request, status: Any, kind: Any, worker_id: Any) -> None:
         if isinstance(worker_id, self._worker.Mark):
             # Of several choices each is taken from the queue by itself; the first one is the request's.
-            if handle._record.state == _STATES[worker_id.event]:
+            if handle.state == _STATES[worker_id.event]:
                 handle.record([{"event": worker_id.event, "timestamp": worker_id.at_ns}])
         elif status == self._worker.LitAPIStatus.ERROR and kind == self._worker.LoopResponseType.STREAMING:
             # The stream ends in good order for the client, with what there was until now.

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle._request.endings import of_exception
-from otel_lifecycle._request.handle import NoRequest, Request
+from otel_lifecycle import driver
 from otel_lifecycle._request.opening import current
 from otel_lifecycle._request.startup import startup
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
+from otel_lifecycle.driver import Driver
 from otel_lifecycle.integrations._engine import (
     EngineInstrumentor,
     EngineMethod,
@@ -28,7 +28,7 @@ from otel_lifecycle.integrations._engine import (
     Unsupported,
     installed_version,
     model_name,
-    name_model,
+    reader,
     whole,
 )
 
@@ -100,13 +100,13 @@ class _Method(EngineMethod):
 
         def method(llama: Any, *arguments: Any, **named: Any) -> Any:
             call = self.begin(_asked(named))
-            if not call.live:
+            if not call:
                 return original(llama, *arguments, **named)
-            name_model(call.handle, named.get("model") or llama.model_path)
+            call.suggest(model=model_name(named.get("model") or llama.model_path))
             result = call.run(original, llama, *arguments, **named)
-            read = call.reader(counts=False)
+            read = reader(call, counts=False)
             if hasattr(result, "__next__"):
-                return call.items(result, read)
+                return call.stream(result, read=read, eager=True)
             read(result)
             call.answered()
             return result
@@ -124,46 +124,34 @@ class _Generation:
         """Return ``Llama.generate`` with its tokens marked on the current request."""
 
         def generate(llama: Any, tokens: Sequence[int], *arguments: Any, **named: Any) -> Any:
-            handle = current()
+            request = current()
             source = original(llama, tokens, *arguments, **named)
-            if isinstance(handle, NoRequest):
+            if not request:
                 return source
-            return self._marked(handle, llama, len(tokens), source)
+            return self._marked(driver.adopt(request, owned=False), llama, len(tokens), source)
 
         return generate
 
     def _marked(
-        self, handle: Request, llama: Any, inputs: int, source: Generator[int, Any, None]
+        self, drive: Driver, llama: Any, inputs: int, source: Generator[int, Any, None]
     ) -> Generator[int, Any, None]:
-        record = handle._record
-        _input_ready(handle, inputs)
+        drive.suggest(input_tokens=inputs)
+        drive.mark("input_ready")
         # A draft model's tokens are accepted several at a time.
         count = 1 if llama.draft_model is None else None
         try:
             token = next(source)
             while True:
                 if not self._is_end(llama._model.vocab, token):
-                    record.item(count)
-                elif record.awaits_output:
-                    record.whole_answer(0)
+                    drive.item(count)
+                elif drive.awaits_output:
+                    drive.answer(0)
                 sent = yield token
                 token = source.send(sent)
         except StopIteration:
             return
         finally:
             source.close()
-
-
-def _input_ready(handle: Request, inputs: int) -> None:
-    record = handle._record
-    if "input_tokens" not in record.usage:
-        handle.usage(input_tokens=inputs)
-    with record.lock:
-        if record.status is None and record.timeline.shape.name == "default":
-            if record.state == "queued":
-                record.pass_to("preprocessing")
-            if record.state == "preprocessing":
-                handle.input_ready()
 
 
 def _asked(named: Mapping[str, Any]) -> dict[str, object]:
@@ -196,9 +184,7 @@ def _admitted(original: Callable[[], AsyncIterator[Any]]) -> Callable[[], AsyncI
 
     async def get_llama_proxy() -> AsyncIterator[Any]:
         async with contextlib.asynccontextmanager(original)() as proxy:
-            handle = current()
-            if not isinstance(handle, NoRequest) and handle._record.state == "queued":
-                handle.admit()
+            driver.adopt(current(), owned=False).mark("admit")
             yield proxy
 
     return get_llama_proxy
@@ -208,16 +194,11 @@ def _published(original: Callable[..., Any]) -> Callable[..., Any]:
     """A stream that is broken off ends its request there: the server closes the response in good order afterwards."""
 
     async def get_event_publisher(*arguments: Any, **named: Any) -> Any:
-        handle = current()
+        drive = driver.adopt(current(), owned=True)
         try:
             return await original(*arguments, **named)
         except BaseException as error:
-            ending = of_exception(error, past_deadline=False)
-            if ending.event == "cancel":
-                left = not isinstance(handle, NoRequest) and handle._record.disconnected
-                handle.cancel("client_disconnected" if left else ending.reason)
-            else:
-                handle.fail(error)
+            drive.end(drive.terminal_for(error))
             raise
 
     return get_event_publisher

@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
+from otel_lifecycle._core.endings import cancellation
+from otel_lifecycle.driver import Driver
 from otel_lifecycle.integrations._engine import (
-    EngineCall,
     EngineInstrumentor,
     EngineMethod,
     Patches,
     installed_version,
+    reader,
     text,
     whole,
 )
@@ -55,7 +57,7 @@ class _Handler(EngineMethod):
 
         def handle(server: Any, prompt: Any, *callback: Any, **named: Any) -> Any:
             call = self.begin(_asked(prompt))
-            if not call.live:
+            if not call:
                 return original(server, prompt, *callback, **named)
             run = _Run(call)
             callback = tuple(map(run.tap, callback))
@@ -70,9 +72,9 @@ class _Handler(EngineMethod):
 class _Run:
     """One call: what the engine hands out goes to the request first."""
 
-    def __init__(self, call: EngineCall) -> None:
+    def __init__(self, call: Driver) -> None:
         self._call = call
-        self._read = call.reader(counts=True)
+        self._read = reader(call, counts=True)
         self._stopped = False
 
     def tap(self, callback: Any) -> Any:
@@ -96,9 +98,9 @@ class _Run:
     def finish(self, result: Any) -> None:
         """End the request by what the call gave."""
         if isinstance(result, Mapping):
-            self._call.reader(counts=False)(_of_all_choices(result))
-        if self._stopped and self._call.owned and self._call.handle._record.status is None:
-            self._call.handle.cancel()
+            reader(self._call, counts=False)(_of_all_choices(result))
+        if self._stopped:
+            self._call.end(cancellation())
         self._call.answered()
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle import _registry
-from otel_lifecycle._request.finish import FOLD_ABOVE
+from otel_lifecycle._request.tracked import FOLD_ABOVE
+from otel_lifecycle._runtime import runtime
 from tests.support.telemetry import Telemetry
 
 TOKENS = FOLD_ABOVE + 1000
@@ -95,7 +95,7 @@ def test_endless_request_keeps_nothing(telemetry: Telemetry, kind: str) -> None:
     try:
         for _ in range(ROUNDS):
             work(request, number)
-            _registry.housekeep(now=True)
+            runtime().housekeep(now=True)
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:

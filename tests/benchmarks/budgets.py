@@ -11,9 +11,9 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle import _registry
 from otel_lifecycle._instruments._bulk import BulkHistogram
 from otel_lifecycle._instruments._occasion import Occasion
+from otel_lifecycle._runtime import runtime
 from tests.benchmarks.measure import Budget, Interval, Samples, compare, fresh, interleave, judge, stopwatch, versus
 from tests.benchmarks.subjects import (
     LABELS,
@@ -264,7 +264,7 @@ def held_by_an_endless_stream(server: Lifecycle, mark: Callable[[Any], None]) ->
     for _ in range(30):
         for _ in range(10):
             mark(request)
-        _registry.housekeep(now=True)
+        runtime().housekeep(now=True)
         most = max(most, held() - before)
     request.complete()
     server.kept.spans.clear()

@@ -63,7 +63,12 @@ def play(case: Case, telemetry: Telemetry, **arguments: Any) -> Any:
     """Open a request and give it every event of the case; return the handle."""
     first, *rest = case.steps
     request = telemetry.request(
-        model="tiny", provider="tests", arrived_at_ns=EPOCH + first.ns, shape=case.shape, **arguments
+        model="tiny",
+        operation="chat",
+        provider="tests",
+        arrived_at_ns=EPOCH + first.ns,
+        shape=case.shape,
+        **arguments,
     )
     for step in rest:
         mark(request, step)

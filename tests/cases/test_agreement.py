@@ -47,7 +47,7 @@ def at(event: Mapping[str, Any]) -> int | None:
 
 def play(events: list[dict[str, Any]], shape: str, telemetry: Telemetry) -> Any:
     """Give recorded events to a request."""
-    request = telemetry.request(model="tiny", shape=shape, arrived_at_ns=at(events[0]))
+    request = telemetry.request(model="tiny", operation="chat", shape=shape, arrived_at_ns=at(events[0]))
     for event in events[1:]:
         arguments: list[Any] = []
         if event["event"] in ("token", "first_token"):
@@ -248,7 +248,7 @@ def test_nothing_raises_and_every_request_ends_once(shape: str, calls: list[Any]
     """Misuse of any kind is counted; the request ends once, its spans are sound and nothing is negative."""
     arrived = {} if arrival == "live" else {"arrived_at_ns": arrival}
     with fresh() as telemetry:
-        with telemetry.request(model="tiny", shape=shape, **arrived) as request:
+        with telemetry.request(model="tiny", operation="chat", shape=shape, **arrived) as request:
             for arguments in calls:
                 call(request, *arguments)
         assert request.report is not None

@@ -8,7 +8,7 @@ import pytest
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle._configuration import setup
-from otel_lifecycle._request import endings
+from otel_lifecycle._runtime import runtime
 
 
 @pytest.fixture(autouse=True)
@@ -17,4 +17,4 @@ def fresh_process(fresh_globals: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(setup, "_default", setup._Default())
     yield
     lifecycle.shutdown(timeout=5)
-    endings.settings.record_exceptions = False
+    runtime().record_exceptions = False

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle import _registry
+from otel_lifecycle._runtime import runtime
 from tests.faults.matrix import Matrix
 from tests.faults.running import kept_spans, total
 from tests.support.otlp_receiver import HttpReceiver
@@ -88,7 +88,7 @@ def test_shutdown_while_threads_serve(otlp_http: HttpReceiver, matrix: Matrix) -
     )
     assert (errors, done, [thread.is_alive() for thread in threads]) == ([], True, [False] * THREADS)
     assert before <= counted <= len(ended) + THREADS
-    assert list(_registry.snapshot()) == []
+    assert list(runtime().snapshot()) == []
 
 
 class Locking(SpanProcessor):

@@ -196,7 +196,8 @@ def test_error_after_the_first_bytes(telemetry: Telemetry, make: Any, spec: str,
     span = request_span(telemetry)
     assert outcome(span) == {
         "inference.outcome": "failed",
-        "error.type": "MemoryError",
+        "error.type": "out_of_memory",
+        "inference.end.reason": "out_of_memory",
         "inference.failure.stage": "decode",
         "inference.legal": True,
     }

@@ -146,7 +146,7 @@ def test_whole_answer_in_pieces(telemetry: Telemetry) -> None:
 def test_embeddings(telemetry: Telemetry) -> None:
     """Pooling puts out no tokens; what it read is known from the usage."""
     body = {"object": "list", "data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 7, "total_tokens": 7}}
-    span = serve(telemetry, JSONResponse(body), shape="pooling")
+    span = serve(telemetry, JSONResponse(body), operation="chat", shape="pooling")
     assert outcome(span) == COMPLETED
     assert span["attributes"]["gen_ai.usage.input_tokens"] == 7
     assert token_count(span) is None

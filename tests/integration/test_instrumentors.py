@@ -16,7 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported, begin
+from otel_lifecycle import driver
+from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported
 from otel_lifecycle.integrations.litserve import LitServeInstrumentor
 from otel_lifecycle.integrations.llama_cpp import LlamaCppInstrumentor
 from otel_lifecycle.integrations.xllamacpp import XllamacppInstrumentor
@@ -170,8 +171,8 @@ def test_stream_that_is_given_up_is_cancelled(telemetry: Telemetry, pulls: int, 
         def close(self) -> None:
             closed.append(True)
 
-    call = begin({"model": "tiny"}, tracer_provider=telemetry.tracer_provider)
-    stream = call.items(Items(), lambda item: None)
+    drive = driver.begin(model="tiny", tracer_provider=telemetry.tracer_provider)
+    stream = drive.stream(Items(), read=lambda item: None, eager=True)
     assert [next(stream) for _ in range(pulls)] == [1] * pulls
     if leave == "close":
         stream.close()
@@ -198,6 +199,7 @@ def test_entry_points() -> None:
 
 PROGRAM = """
 import otel_lifecycle as lifecycle
+from otel_lifecycle import driver
 with lifecycle.request(model="tiny") as request:
     request.admit(); request.input_ready(); request.first_token(); request.token()
 """

@@ -48,7 +48,7 @@ def test_stages_of_the_other_order(telemetry: Telemetry) -> None:
 
 def test_prefill_of_pooling_completes(telemetry: Telemetry) -> None:
     """A pooling request's prefill block is its one pass."""
-    request = telemetry.request(shape="pooling")
+    request = telemetry.request(operation="chat", shape="pooling")
     with request.stage("prefill"):
         pass
     assert (events(telemetry), outcome(telemetry)) == (["arrive", "complete"], "completed")
@@ -122,7 +122,7 @@ def test_current_inside_and_outside(telemetry: Telemetry) -> None:
         assert lifecycle.current() is nobody
         with request.stage("queue"):
             assert lifecycle.current() is request
-            assert trace.get_current_span().get_span_context() == request._record.span.get_span_context()
+            assert trace.get_current_span().get_span_context() == request._tracked.writer.span.get_span_context()
         for _ in request.stream(tokens()):
             assert lifecycle.current() is nobody
         with request.stage("preprocessing"):
@@ -199,7 +199,7 @@ def test_step_marks_one_instant(telemetry: Telemetry) -> None:
     for request in requests[1:]:
         request.complete()
     # On the monotonic clock; each request turns that into wall time by its own anchor.
-    last = {request._record.timeline.tokens[0][-1] for request in requests[1:]}
+    last = {request._tracked.state.timeline.tokens[0][-1] for request in requests[1:]}
     assert ([request.report["output_tokens"] for request in requests], len(last)) == ([3, 4, 4, 4], 1)
     assert telemetry.point("inference.tokens", inference__token__direction="wasted")["value"] == 1
 

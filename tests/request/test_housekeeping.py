@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_lifecycle import _registry
+from otel_lifecycle._runtime import DROPPED_SLICE, SWEEP_SLICE, _Sweep, runtime
 
 
 def done_by(call: Callable[[], None], done: list[int]) -> int:
@@ -25,9 +25,9 @@ def test_serving_thread_sweeps_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
         number: SimpleNamespace(sweep=lambda now, *, thorough, number=number: swept.append(number))
         for number in range(1000)
     }
-    monkeypatch.setattr(_registry, "open_requests", opened)
-    monkeypatch.setattr(_registry, "_state", _registry._Sweep())
-    assert [done_by(_registry.housekeep, swept) for _ in range(9)] == [*[_registry.SWEEP_SLICE] * 7, 104, 0]
+    monkeypatch.setattr(runtime(), "open_requests", opened)
+    monkeypatch.setattr(runtime(), "_sweep", _Sweep())
+    assert [done_by(runtime().housekeep, swept) for _ in range(9)] == [*[SWEEP_SLICE] * 7, 104, 0]
     assert sorted(swept) == list(range(1000))
 
 
@@ -38,18 +38,18 @@ def test_collection_takes_over_a_sweep_under_way(monkeypatch: pytest.MonkeyPatch
         number: SimpleNamespace(sweep=lambda now, *, thorough, number=number: swept.append(number))
         for number in range(200)
     }
-    monkeypatch.setattr(_registry, "open_requests", opened)
-    monkeypatch.setattr(_registry, "_state", state := _registry._Sweep())
-    _registry.housekeep()
-    _registry.housekeep(now=True)
-    assert (len(swept), list(state.left)) == (_registry.SWEEP_SLICE + 200, [])
+    monkeypatch.setattr(runtime(), "open_requests", opened)
+    monkeypatch.setattr(runtime(), "_sweep", state := _Sweep())
+    runtime().housekeep()
+    runtime().housekeep(now=True)
+    assert (len(swept), list(state.left)) == (SWEEP_SLICE + 200, [])
 
 
 def test_serving_thread_ends_a_few_dropped_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand dropped at once it ends a slice a call; a collection ends the rest."""
     ended: list[int] = []
     dropped = deque(SimpleNamespace(abandoned=lambda: ended.append(1)) for _ in range(1000))
-    monkeypatch.setattr(_registry, "dropped", dropped)
-    assert [done_by(_registry.housekeep, ended) for _ in range(3)] == [_registry.DROPPED_SLICE] * 3
-    _registry.housekeep(now=True)
+    monkeypatch.setattr(runtime(), "dropped", dropped)
+    assert [done_by(runtime().housekeep, ended) for _ in range(3)] == [DROPPED_SLICE] * 3
+    runtime().housekeep(now=True)
     assert len(ended) == 1000

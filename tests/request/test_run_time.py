@@ -159,14 +159,14 @@ MISUSES: list[tuple[str, Callable[[Any], Any], dict[str, int]]] = [
     (
         "time back",
         lambda request: (
-            request.admit(at_ns=request._record.anchor.wall - NS),
+            request.admit(at_ns=request._tracked.state.anchor.wall - NS),
             request.cancel(),
         ),
         {"non_monotonic_time": 1},
     ),
     (
         "time ahead",
-        lambda request: (request.admit(at_ns=request._record.anchor.wall + 60 * NS), request.cancel()),
+        lambda request: (request.admit(at_ns=request._tracked.state.anchor.wall + 60 * NS), request.cancel()),
         {"foreign_clock": 1},
     ),
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_lifecycle import _registry
+from otel_lifecycle._runtime import runtime
 from tests.faults.running import total
 from tests.faults.servers import Server, serving
 from tests.support.otlp_receiver import HttpReceiver
@@ -108,7 +108,7 @@ def test_two_thousand_streams_with_a_third_leaving(telemetry: Telemetry) -> None
     )
     assert output == (STREAMS - sum(left.values())) * TOKENS + sum(left.values()) * (LEAVE_AT + 1)
     assert [point for point in points if point["metric"] == "inference.transition.violations"] == []
-    assert [one for one in _registry.snapshot() if one.assessor is telemetry.processor] == []
+    assert [one for one in runtime().snapshot() if one.assessor is telemetry.processor] == []
 
 
 async def fetch(server: Server, leave: bool) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle import _registry
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.support.telemetry import Telemetry
 
@@ -90,7 +90,7 @@ class AnyServer(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         # Processors that other tests left behind would take requests of ours.
-        self.others, _registry._processors[:] = list(_registry._processors), []
+        self.others, runtime()._processors[:] = list(runtime()._processors), []
         self.telemetry = Telemetry()
         self.processor = self.telemetry.processor
         self.arrivals: list[Arrival] = []
@@ -256,7 +256,9 @@ class AnyServer(RuleBasedStateMachine):
 
     def _is_open(self, arrival: Arrival) -> bool:
         return (
-            arrival.handle is not None and arrival.handle.report is None and arrival.handle._record.assessor is not None
+            arrival.handle is not None
+            and arrival.handle.report is None
+            and arrival.handle._tracked.assessor is not None
         )
 
     @rule(adopts=st.booleans())
@@ -293,10 +295,10 @@ class AnyServer(RuleBasedStateMachine):
             self.processor.shutdown()
             self._check_spans()
             self._check_points()
-            assert [one for one in _registry.snapshot() if one.assessor is self.processor] == []
+            assert [one for one in runtime().snapshot() if one.assessor is self.processor] == []
         finally:
             self.telemetry.shutdown()
-            _registry._processors[:] = self.others
+            runtime()._processors[:] = self.others
 
     def _check_spans(self) -> None:
         spans = self.telemetry.spans()

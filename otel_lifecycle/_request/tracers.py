@@ -1,4 +1,4 @@
-"""The tracer a request's spans come from, one for each provider, with the names its spans may bear."""
+"""The tracer a request's spans come from, one for each provider, with the names its spans may have."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from opentelemetry.trace import SpanKind, Tracer, TracerProvider
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
 
 MAX_MODELS: Final = 32
 MAX_OPERATIONS: Final = 32
 
 
-class Source:
+class TracerSource:
     """A tracer and the bounded sets that keep its span names few.
 
     The provider is held weakly: a cache must not keep a test's provider alive.
@@ -43,18 +44,10 @@ def _weak(provider: Any) -> Any:
         return lambda: provider
 
 
-_sources: weakref.WeakKeyDictionary[TracerProvider, Source] = weakref.WeakKeyDictionary()
-
-
-def source_of(provider: TracerProvider | None) -> Source:
+def source_of(provider: TracerProvider | None) -> TracerSource:
     """Return the source of a provider; without one, of the global one as it is now."""
     provider = trace.get_tracer_provider() if provider is None else provider
-    try:
-        source = _sources.get(provider)
-        if source is None:
-            source = _sources[provider] = Source(provider)
-    except TypeError:  # A provider that cannot be hashed or weakly held is asked anew each time.
-        source = Source(provider)
+    source: TracerSource = runtime().sources.get(provider, TracerSource)
     return source
 
 

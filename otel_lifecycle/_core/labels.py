@@ -1,0 +1,21 @@
+"""The values that every metric of a request is labelled with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLabels:
+    """What the metrics of a request are labelled with.
+
+    ``provider`` is None where neither the provider nor the engine is known: the attribute is absent then.  ``role`` is
+    no label; it decides which metrics a request feeds.  A change makes a new object, so that one object can serve as
+    the key of a cache for all calls of a request in between.
+    """
+
+    operation: str = "chat"
+    provider: str | None = None
+    model: str | None = None
+    traffic: str = "live"
+    role: str = "whole"

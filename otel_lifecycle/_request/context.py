@@ -1,0 +1,49 @@
+"""Which request is current.
+
+A request is current only inside ``stage()`` and ``active()``, during each step of ``stream`` and ``traced``, and in the
+middleware.  The context holds its handle weakly: a context that a background task copied keeps no request alive.
+"""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import Final
+
+from opentelemetry.context import Context, create_key, detach, get_value, set_value
+from opentelemetry.trace import set_span_in_context
+
+from otel_lifecycle._request.token_path import TokenPath
+from otel_lifecycle._request.tracked import TrackedRequest
+
+_REQUEST: Final = create_key("otel_lifecycle-request")
+
+
+def context_of(tracked: TrackedRequest, base: Context | None = None) -> Context:
+    """Return a context in which the request, and its span, are current."""
+    return set_value(_REQUEST, tracked.reference, set_span_in_context(tracked.writer.span, base))
+
+
+def without_request(here: Context, outside: Context) -> Context:
+    """Return a context with the request, or none, that was current in the one outside."""
+    return set_value(_REQUEST, outside.get(_REQUEST), here)
+
+
+def handle_in_context() -> TokenPath | None:
+    """Return the handle that is current, whether its request has ended or not."""
+    reference = get_value(_REQUEST)
+    return reference() if callable(reference) else None
+
+
+def detach_own(token: object) -> None:
+    """Detach what was attached around one await of ours; where the token is of another context, do nothing.
+
+    A coroutine that is thrown away is closed wherever the collector, or a loop that ends, happens to be.  What was
+    attached has gone with its context then, and ``detach`` would log that as an error.
+    """
+    if not isinstance(token, Token):
+        detach(token)  # type: ignore[arg-type]  # of another runtime context than OpenTelemetry's own
+        return
+    try:
+        token.var.reset(token)
+    except ValueError:
+        return

@@ -1,0 +1,285 @@
+"""The end of one request: it is closed, judged and written once; then come the tokens that nobody wants any more.
+
+How it works.  :meth:`RequestEnding.close` fixes how the request ended; from then on its state does not change.
+:meth:`RequestEnding.finish` judges it, which records its metrics, writes its span and ends it.  The two are apart
+because ``close`` runs while no other call of the request can, and ``finish`` must not: ``span.end()`` calls other
+people's processors, which may wait for a thread that calls into this request.
+
+A signal handler may raise at any line of ours, so ``finish`` may be interrupted at any point and is called again by the
+next call or sweep: each of its steps is done once, and the span ends whatever becomes of the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+from time import perf_counter_ns
+from typing import Any
+
+from otel_lifecycle._core.endings import Terminal
+from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
+from otel_lifecycle._core.report import Report, build_report, longest_folded
+from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._core.verdict import Finished, Verdict, assess
+from otel_lifecycle._log import say
+from otel_lifecycle._request.clock import NOW, on_axis
+from otel_lifecycle._request.conditions import RequestConditions
+from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.tokens_after_end import TokensAfterEnd
+from otel_lifecycle._runtime import Assessor, runtime
+from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, LifecycleError
+
+
+class RequestEnding:
+    """How one request ends.
+
+    ``assessor``: the processor it belongs to.  ``ticket``: its number in the runtime.  ``provisional``: its answer is
+    out, and only an exception that may still come could say otherwise; how it ends if none does, and when.
+    ``silenced``: its processor was shut down, so what its handle does now is ignored.
+    """
+
+    __slots__ = (
+        "_conditions",
+        "_ended_at",
+        "_error_type",
+        "_finishing",
+        "_judged",
+        "_reason",
+        "_report",
+        "_state",
+        "_told",
+        "_writer",
+        "assessor",
+        "finished",
+        "late",
+        "provisional",
+        "silenced",
+        "ticket",
+    )
+
+    def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
+        self._state = state
+        self._conditions = conditions
+        self._writer = writer
+        self.assessor: Assessor | None = None
+        self.ticket = 0
+        self.provisional: tuple[Terminal | None, Any] | None = None
+        self.silenced = False
+        self.finished = False
+        self.late = TokensAfterEnd([])
+        self._reason: str | None = None
+        self._error_type: str | None = None
+        self._ended_at = 0
+        self._report: Report | None = None
+        # Whoever holds it finishes: another thread, or this one, interrupted by a signal handler in the middle of it.
+        self._finishing = Lock()
+        self._judged = False
+        self._told = False
+
+    # Closing.
+
+    def close(self, status: str, late: Log, *, reason: str | None = None, error_type: str | None = None) -> None:
+        """Fix how it ended; ``late`` is the list that threads in the middle of ``token()`` still append to."""
+        self._reason, self._error_type = reason, error_type
+        self._ended_at = perf_counter_ns()
+        self.late = TokensAfterEnd(late)
+        self.provisional = None
+        # Last: whoever sees a status finds everything above in place.
+        self._state.close(status)
+
+    # Finishing.
+
+    def finish(self) -> None:
+        """Judge it, write its span and end that, once.  What goes wrong in it is logged, and the span ends."""
+        mine = False
+        try:
+            mine = not self.finished and self._finishing.acquire(blocking=False)
+            if mine and not self.finished:
+                self._finish_once()
+        finally:
+            if mine:
+                self._finishing.release()
+        if mine:
+            runtime().housekeep()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was closed and nobody is finishing it."""
+        return not self.finished and not self._finishing.locked()
+
+    def _finish_once(self) -> None:
+        try:
+            if not self._judged:
+                self._judged = True
+                self._judge()
+        finally:
+            self._end_span()
+            self.finished = True
+            if not self.late:
+                runtime().close_request(self.ticket)
+
+    def _judge(self) -> None:
+        try:
+            finished = self._finished()
+            if self.assessor is None and self._writer.span.is_recording():
+                # A recording request that was opened before any processor is adopted at its end.
+                self.assessor = runtime().assessor_for(self._writer.provider)
+            verdict, token_times, compat = self._assess(finished)
+            self._writer.write(
+                self._state, finished, verdict, ended_at=self._ended_at, token_times=token_times, compat=compat
+            )
+        except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
+            say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+
+    def _assess(self, finished: Finished) -> tuple[Verdict, bool, str | None]:
+        assessor = self.assessor
+        if assessor is None:
+            return assess(finished), False, None
+        verdict = assessor.assess(finished, self._writer.exemplar_context())
+        return verdict, assessor.token_times, assessor.compat
+
+    def _end_span(self) -> None:
+        try:
+            self._writer.end(self._state, self._ended_at)
+        except Exception as error:  # noqa: BLE001  # what another span processor raises comes out of span.end()
+            say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
+
+    def _finished(self) -> Finished:
+        state, usage = self._state, self._conditions.usage
+        timeline = state.timeline
+        output = usage.get("output_tokens")
+        status = state.status or "incomplete"
+        report = build_report(timeline, status, token_times=False, usage=output, unmarked=state.unmarked)
+        self._report = report
+        return Finished(
+            report=report,
+            reason=self._reason,
+            error_type=self._error_type,
+            usage=dict(usage),
+            violations={str(kind): count for kind, count in state.checker.counts.items()},
+            preemptions=dict(timeline.preemptions),
+            longest_folded=longest_folded(timeline, report),
+            gaps_held=not timeline.folded and not timeline.folded_remote,
+            events_dropped=state.events.dropped,
+            client_disconnected=state.disconnected,
+            delivered=state.delivered,
+            labels=self._conditions.labels,
+        )
+
+    def report(self) -> Report | None:
+        """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
+        report = self._report
+        if report is None:
+            return None
+        usage = self._conditions.usage.get("output_tokens")
+        full = build_report(self._state.timeline, report["status"], usage=usage, unmarked=self._state.unmarked)
+        return to_epoch(full, self._state.offset)
+
+    # After the end.
+
+    def take_late(self, event: str, count: Any, at_ns: Any) -> None:
+        """Take a mark that came after the end: a token is wasted, anything else a violation."""
+        if event not in ("token", "first_token"):
+            self.after_end(event)
+        elif not self.silenced:
+            now = perf_counter_ns()
+            self.late.add(count, self._late_time(at_ns, now), now)
+            self._tell_late(event)
+
+    def _late_time(self, at_ns: Any, now: int) -> int:
+        if at_ns is NOW:
+            return now
+        try:
+            return on_axis(at_ns, self._state.offset, "token", self._state.timeline.state) or now
+        except LifecycleError as error:
+            self.violate(error)
+            return now
+
+    def _tell_late(self, event: str) -> None:
+        if not self.late.told or self._state.checker.strict:
+            self.late.told = True
+            self.after_end(event)
+
+    def take_wasted(self) -> int:
+        """Return how many tokens came after the end since the last call."""
+        if self.late.take_from_path(perf_counter_ns()):
+            # That is no mark which could raise: the thread that made it has gone on.
+            with_strict, self._state.checker.strict = self._state.checker.strict, False
+            try:
+                self._tell_late("token")
+            finally:
+                self._state.checker.strict = with_strict
+        return self.late.take_count()
+
+    def take_lag(self) -> int | None:
+        """Return the time from the end to the last token after it, once; the request leaves the register."""
+        last = self.late.take_last()
+        runtime().close_request(self.ticket)
+        if last is None:
+            return None
+        end: int = self._state.timeline.times.get("terminal", self._ended_at)
+        return max(0, last - end)
+
+    def record_wasted(self, count: int) -> None:
+        """Count wasted tokens in the metrics."""
+        if count and self.assessor is not None:
+            self.assessor.record_wasted(count, self._conditions.labels, self._writer.exemplar_context())
+
+    def record_lag(self, lag: int | None) -> None:
+        """Record the lag of the last wasted token."""
+        if lag is not None and self.assessor is not None:
+            self.assessor.record_lag(lag, self._conditions.labels, self._writer.exemplar_context())
+
+    def record_gaps(self, gaps: list[int]) -> None:
+        """Record the gaps of a stream that goes on.
+
+        The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
+        """
+        labels = self._conditions.labels
+        if gaps and self.assessor is not None and labels.role == "whole" and self._state.timeline.gaps_are_certain:
+            self.assessor.record_gaps(gaps, labels, self._writer.exemplar_context())
+
+    def after_end(self, event: str) -> None:
+        """Count an event that came after the end; none of them is counted after a shutdown."""
+        if self.silenced:
+            return
+        status = self._state.status
+        kind = DuplicateTerminal if event in TERMINAL_EVENTS else EventAfterTerminal
+        self.violate(kind(f"{event!r} after the end, the request is {status}", state=status, event=event))
+
+    def told_after_end(self, what: str) -> None:
+        """Count that a condition of an ended request was given, once: a usage frame after ``[DONE]`` is common."""
+        if not self._told:
+            self._told = True
+            self.after_end(what)
+
+    def violate(self, error: LifecycleError) -> None:
+        """Count what is wrong after the end: the counts of the request itself are closed, and on its span."""
+        if self._state.checker.strict:
+            raise error
+        if self.assessor is not None:
+            self.assessor.record_violation(error.kind, self._conditions.labels)
+
+    def disown(self) -> None:
+        """Forget a request that a forked child inherited; a thread of the parent may have held the lock."""
+        self._finishing = Lock()
+        self.silenced = self._judged = self.finished = True
+        self.provisional = None
+
+
+def to_epoch(report: Report, offset: int) -> Report:
+    """Return a report whose instants are moved by ``offset``; durations stay."""
+
+    def moved(time: int | None) -> int | None:
+        return None if time is None else time + offset
+
+    return {
+        **report,
+        "timestamps": {key: time + offset for key, time in report["timestamps"].items()},
+        "token_times": [moved(time) for time in report["token_times"] or ()],
+        "choices": {
+            number: {**choice, "first": moved(choice["first"]), "last": moved(choice["last"])}
+            for number, choice in report["choices"].items()
+        },
+    }

@@ -1,0 +1,48 @@
+"""How a dropped handle is noticed: by a weak reference to it that knows its request."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+from otel_lifecycle._request.token_path import TokenPath
+from otel_lifecycle._runtime import OpenRequest, runtime
+
+if TYPE_CHECKING:
+    _Reference = weakref.ref[TokenPath]
+else:
+    _Reference = weakref.ref
+
+
+class LeftBehind(OpenRequest, Protocol):
+    """A request as its reference sees it."""
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether it is open, or something came after its end that was not recorded yet."""
+
+
+class HandleReference(_Reference):
+    """A weak reference to a handle, for contexts and for the token path.
+
+    It holds the request until the handle is gone, and the request holds it: a cycle that the callback breaks, so that a
+    request is freed with its handle and never waits for the cyclic collector.
+    """
+
+    __slots__ = ("request",)
+
+    request: LeftBehind | None
+
+
+def _dropped(reference: HandleReference) -> None:
+    """Append the request for the next housekeeping, and nothing else: this can run inside a garbage collection."""
+    request, reference.request = reference.request, None
+    if request is not None and request.expects_more:
+        runtime().dropped.append(request)
+
+
+def refer_to(handle: TokenPath, request: LeftBehind) -> HandleReference:
+    """Return a weak reference to a handle, which tells the runtime when the handle is gone."""
+    reference = HandleReference(handle, _dropped)
+    reference.request = request
+    return reference

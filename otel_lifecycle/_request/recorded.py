@@ -1,0 +1,61 @@
+"""Events that an engine in another process marked by its own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from otel_lifecycle._core import endings
+from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
+from otel_lifecycle._request.state import NOTES
+from otel_lifecycle._request.tracked import TrackedRequest
+from otel_lifecycle._runtime import runtime
+from otel_lifecycle.errors import InvalidValue
+
+
+def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) -> None:
+    """Apply recorded events in order; each that cannot be read is an ``invalid_value`` violation."""
+    try:
+        items = list(events)
+    except Exception as error:  # noqa: BLE001  # no iterable, or one that raises
+        what = f"record() takes an iterable of events; reading it raised {type(error).__name__}"
+        tracked.violate(InvalidValue(what, state=tracked.state.name, event="record"))
+        return
+    for item in items:
+        try:
+            given = _read(item)
+        except Exception:  # noqa: BLE001  # a mapping whose own methods raise
+            given = None
+        if given is None:
+            what = "a recorded event is a mapping with a known 'event' and a 'timestamp'"
+            tracked.violate(InvalidValue(what, state=tracked.state.name))
+        else:
+            _apply(tracked, *given)
+
+
+def _read(item: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the event's name and its fields; None of what is no event."""
+    fields = dict(item) if isinstance(item, Mapping) else {}
+    event = fields.get("event")
+    if not isinstance(event, str) or event not in EVENTS | NOTES or "timestamp" not in fields:
+        return None
+    return event, fields
+
+
+def _apply(tracked: TrackedRequest, event: str, fields: Mapping[str, Any]) -> None:
+    timestamp = fields["timestamp"]
+    if event in NOTES:
+        tracked.note(event, timestamp)
+    elif event in TERMINAL_EVENTS:
+        tracked.end(_terminal(event, fields), timestamp, remote=True)
+    else:
+        default = None if event == "output" else 1
+        tracked.mark_remote(event, timestamp, fields.get("count", default), fields.get("choice", 0))
+
+
+def _terminal(event: str, fields: Mapping[str, Any]) -> endings.Terminal:
+    if event == "fail":
+        return endings.failure(fields.get("error", fields.get("reason")), runtime().endings)
+    if event == "timeout":
+        return endings.timeout(fields.get("reason"))
+    return endings.cancellation(fields.get("reason")) if event == "cancel" else endings.COMPLETE

@@ -1,0 +1,64 @@
+"""The events of a request's span, kept until the span is written: bounded, except for boundaries."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any, Final, NamedTuple
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.checker import Violation
+from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
+from otel_lifecycle._core.text import clean
+
+MAX_OTHER_EVENTS: Final = 64
+"""Events kept of all that are no boundary: the SDK keeps 128 a span, and the server may add its own."""
+
+BOUNDARY_EVENTS: Final = frozenset({"arrive", "admit", "input_ready", "first_token", "output", *TERMINAL_EVENTS})
+
+
+class SpanEvent(NamedTuple):
+    """One event: its time is a reading of the request's clock.  ``exact``: it happened then; else it was noted then."""
+
+    name: str
+    time: int
+    attributes: dict[str, Any] | None
+    exact: bool
+
+
+class SpanEvents:
+    """The events of one request.
+
+    Of all that are no boundary a bounded number is kept, and the rest is counted in ``dropped``.
+    """
+
+    __slots__ = ("dropped", "items", "others")
+
+    def __init__(self) -> None:
+        self.items: list[SpanEvent] = []
+        self.others = 0
+        self.dropped = 0
+
+    def show(self, name: str, time: int, attributes: dict[str, Any] | None = None, *, exact: bool = True) -> None:
+        """Keep an event: every boundary, and a bounded number of all others; the rest is counted."""
+        if name not in BOUNDARY_EVENTS:
+            if self.others >= MAX_OTHER_EVENTS:
+                self.dropped += 1
+                return
+            self.others += 1
+        self.items.append(SpanEvent(name, time, attributes, exact))
+
+    def show_boundary(self, name: str, time: int | None) -> None:
+        """Keep a boundary; one at an unknown time stands where it was noted, and says so."""
+        if time is None:
+            self.show(name, perf_counter_ns(), {semconv.TIME_KNOWN: False}, exact=False)
+        else:
+            self.show(name, time)
+
+    def show_violation(self, violation: Violation) -> None:
+        """Keep what was wrong, at the time of the call."""
+        attributes: dict[str, Any] = {semconv.VIOLATION_KIND: violation.kind}
+        if violation.state is not None:
+            attributes[semconv.VIOLATION_STATE] = violation.state
+        if violation.event is not None:
+            attributes[semconv.VIOLATION_EVENT] = clean(violation.event)
+        self.show(semconv.VIOLATION_SPAN_EVENT, perf_counter_ns(), attributes, exact=False)

@@ -1,0 +1,197 @@
+"""The spans of one request: the request span, from its start to its end, and the spans of its stages.
+
+What the lifecycle has to say is written at the end and at once.  A span keeps 128 events and drops the oldest, so what
+a server adds to the span itself must not push ours out; and a stage whose boundary is unknown gets no span, which
+nobody knows before.  Conditions are written when they are given, so that a sampler and other processors see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    Span,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.attributes import end_attributes
+from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.lifecycle import PREEMPTED, Stage
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.token_offsets import token_offsets
+from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._log import say
+from otel_lifecycle._request.span_events import SpanEvents
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.tracers import TracerSource, span_kind
+
+
+class SpanWriter:
+    """The spans of one request.  ``parent`` is the context it was opened in."""
+
+    __slots__ = ("_exemplar", "_offset", "_source", "parent", "span")
+
+    def __init__(self, source: TracerSource, parent: Context, offset: int) -> None:
+        self._source = source
+        self._offset = offset
+        self._exemplar: Context | None = None
+        self.parent = parent
+        self.span: Span = INVALID_SPAN
+
+    def start(
+        self,
+        claiming: Context,
+        labels: RequestLabels,
+        attributes: Mapping[str, Any],
+        *,
+        link: Link | None,
+        start: int,
+    ) -> None:
+        """Start the request span at ``start``, a reading of the request's clock."""
+        self.span = self._source.tracer.start_span(
+            self._source.span_name(labels.operation, labels.model),
+            claiming,
+            kind=span_kind(get_current_span(self.parent).get_span_context()),
+            attributes=attributes,
+            links=() if link is None else (link,),
+            start_time=start + self._offset,
+        )
+
+    @property
+    def provider(self) -> Any:
+        """The tracer provider the spans come from."""
+        return self._source.provider()
+
+    def set(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes that are known now."""
+        for name, value in attributes.items():
+            self.span.set_attribute(name, value)
+
+    def rename(self, labels: RequestLabels) -> None:
+        """Name the span by the operation and model it has now."""
+        self.span.update_name(self._source.span_name(labels.operation, labels.model))
+
+    def record_exception(self, error: BaseException) -> None:
+        """Record an exception with its message and stack, which are text by then: nothing keeps its frames alive."""
+        try:
+            self.span.record_exception(error)
+        except Exception as fault:  # noqa: BLE001  # the exception is the server's, and so are the methods that raise
+            say("exception", "an exception could not be recorded", error=fault)
+
+    def exemplar_context(self) -> Context:
+        """Return a context whose current span is the request's, for exemplars."""
+        if self._exemplar is None:
+            self._exemplar = set_span_in_context(NonRecordingSpan(self.span.get_span_context()), Context())
+        return self._exemplar
+
+    # The end.
+
+    def write(
+        self,
+        state: RequestState,
+        finished: Finished,
+        verdict: Verdict,
+        *,
+        ended_at: int,
+        token_times: bool = False,
+        compat: str | None = None,
+    ) -> None:
+        """Write everything but the end of the request span; nothing of it for a span that is not recorded."""
+        span = self.span
+        if not span.is_recording():
+            return
+        apart = state.timeline.clocks_apart()
+        self._add_events(state.events, finished, self.end_time(state, ended_at))
+        span.set_attributes(end_attributes(finished, verdict, compat=compat))
+        if token_times:
+            self._set_token_offsets(state.timeline)
+        if verdict.outcome in ("failed", "timed_out"):
+            span.set_status(Status(StatusCode.ERROR))
+        if not state.unmarked:
+            # Nobody marks stages there: which one it was in when it ended is not known.
+            self._write_stages(state.timeline, apart)
+
+    def end(self, state: RequestState, ended_at: int) -> None:
+        """End the request span."""
+        self.span.end(self.end_time(state, ended_at))
+
+    def end_time(self, state: RequestState, ended_at: int) -> int:
+        """Return the terminal time, epoch ns; ``ended_at`` where that is unknown, and never before the beginning."""
+        timeline = state.timeline
+        terminal = timeline.times.get("terminal")
+        if terminal is None or ("terminal" in timeline.remote and timeline.clocks_apart()):
+            terminal = ended_at
+        began = state.anchor.monotonic if state.arrived is None else state.arrived
+        end: int = max(terminal, began) + self._offset
+        return end
+
+    def _add_events(self, events: SpanEvents, finished: Finished, end: int) -> None:
+        for name, time, attributes, exact in events.items:
+            # An event that was stamped when it was marked may be noted long after times given for others.
+            epoch_ns = time + self._offset if exact else min(time + self._offset, end)
+            self._add_event(name, _event_attributes(name, attributes, finished), epoch_ns)
+
+    def _add_event(self, name: str, attributes: Mapping[str, Any] | None, epoch_ns: int) -> None:
+        """Add one lifecycle event; the one place that decides what carries events."""
+        self.span.add_event(name, attributes, epoch_ns)
+
+    def _set_token_offsets(self, timeline: Timeline) -> None:
+        """Set every token's offset from the first in one attribute, and how many have none there."""
+        offsets = token_offsets(timeline)
+        if offsets is not None:
+            self.span.set_attribute(semconv.TOKEN_OFFSETS, offsets.packed)
+            if offsets.dropped:
+                self.span.set_attribute(semconv.TOKEN_OFFSETS_DROPPED, offsets.dropped)
+
+    # Stages.
+
+    def _write_stages(self, timeline: Timeline, apart: bool) -> None:
+        """Write one gross span a stage, its interruptions as children; none where a boundary is unknown."""
+        context = set_span_in_context(self.span, self.parent)
+        for stage, start, end in _stage_times(timeline, apart):
+            span = self._start_child(stage.name, stage.name, context, start)
+            if span.is_recording() and timeline.interruptions:
+                self._write_interruptions(timeline, span, stage, apart)
+            span.end(end + self._offset)
+
+    def _start_child(self, name: str, stage: str, context: Context, start: int) -> Span:
+        attributes = {semconv.STAGE: stage}
+        return self._source.tracer.start_span(name, context, attributes=attributes, start_time=start + self._offset)
+
+    def _write_interruptions(self, timeline: Timeline, parent: Span, stage: Stage, apart: bool) -> None:
+        context = set_span_in_context(parent, self.parent)
+        for interruption in timeline.interruptions:
+            start, end = interruption.start, interruption.end
+            if interruption.state != stage.state or start is None or end is None or (apart and interruption.across):
+                continue
+            self._start_child(PREEMPTED, PREEMPTED, context, start).end(end + self._offset)
+
+
+def _event_attributes(name: str, attributes: Mapping[str, Any] | None, finished: Finished) -> Mapping[str, Any] | None:
+    if name == "fail" and finished.error_type is not None:
+        return {**(attributes or {}), semconv.ERROR_TYPE: finished.error_type}
+    if name in ("cancel", "timeout") and finished.reason is not None:
+        return {**(attributes or {}), semconv.END_REASON: finished.reason}
+    return attributes
+
+
+def _stage_times(timeline: Timeline, apart: bool) -> Iterator[tuple[Stage, int, int]]:
+    """Yield each stage whose bounds are known by one clock, with its start and its end."""
+    times, remote = timeline.times, timeline.remote
+    cut_state = timeline.interrupted if timeline.ended_in == PREEMPTED else timeline.ended_in
+    for stage in timeline.shape.stages:
+        left = "terminal" if stage.state == cut_state else stage.left
+        if stage.entered not in times or left not in times or (left == "terminal" and stage.state != cut_state):
+            continue
+        if apart and (stage.entered in remote) != (left in remote):
+            continue
+        yield stage, times[stage.entered], times[left]

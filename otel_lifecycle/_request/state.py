@@ -1,0 +1,385 @@
+"""The state of one request while it is open: its boundaries, its clock, its tokens, and what was wrong.
+
+How it works.  Every event is applied to a :class:`Timeline` through a :class:`Checker`: what is illegal or impossible
+becomes a violation and the request goes on.  Times are readings of the request's own clock (``clock.py``); a live mark
+reads it here, so that the marks of racing threads are in order by themselves.  What the span will show of an event is
+kept in :class:`SpanEvents` until the end.
+
+Nothing here is safe to call from two threads, and nothing here calls back: ``TrackedRequest`` lets one call in at a
+time, a call that interrupts another one on the same thread included.  The one exception is the token path, a list that
+the handle appends to while the request is in decode.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any, Final, Protocol
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.checker import Checker
+from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape, Stage
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._core.values import whole
+from otel_lifecycle._request.clock import NOW, Anchor, on_axis
+from otel_lifecycle._request.span_events import SpanEvents
+from otel_lifecycle._request.token_path import PathReference
+from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError, MissingTerminal
+
+TOKEN_EVENTS: Final = frozenset({"token", "first_token"})
+PASSING: Final = frozenset({"admit", "input_ready", "first_token", "output", "complete"})
+"""Events that show, where they come, that the boundaries before them have been passed."""
+
+NOTES: Final = frozenset({"client_disconnected", "delivered", "prefill_chunk"})
+
+RECEIPT_TOLERANCE_NS: Final = 1_000_000
+"""How far a recorded event may lie ahead of its receipt: two readings of one clock in two processes differ by less."""
+
+
+class EngineFeed(Protocol):
+    """What is told of each change of state: the log of the engine that the request competes in."""
+
+    def move(self, state: str, at: int | None) -> None:
+        """The request is in ``state`` since ``at``, a reading of the process's monotonic clock; None: unknown."""
+
+
+def is_nothing(count: object) -> bool:
+    """Return whether a mark of so many tokens is no mark at all."""
+    return whole(count) == 0
+
+
+def _no_path() -> None:
+    return None
+
+
+class RequestState:
+    """One open request.  ``status`` is None until it has ended; from then on nothing here changes.
+
+    ``unmarked``: nobody has marked anything yet, so its stage is unknown.  ``passes``: its output may pass the
+    boundaries that nobody marks.  ``exhausted``: a stream of it has run to its end.
+    """
+
+    __slots__ = (
+        "_explicit_latest",
+        "_passes",
+        "anchor",
+        "arrived",
+        "checker",
+        "delivered",
+        "disconnected",
+        "events",
+        "exhausted",
+        "feed",
+        "offset",
+        "path",
+        "status",
+        "timeline",
+        "unmarked",
+    )
+
+    def __init__(self, shape: Shape, anchor: Anchor, *, unmarked: bool) -> None:
+        self.anchor = anchor
+        self.offset = anchor.offset
+        self.timeline = Timeline(shape)
+        self.events = SpanEvents()
+        self.checker = Checker(self.timeline)
+        self.path: PathReference = _no_path
+        self.feed: EngineFeed | None = None
+        self.arrived: int | None = None
+        self.status: str | None = None
+        self.unmarked = self._passes = unmarked
+        self.disconnected = False
+        self.delivered: int | None = None
+        self.exhausted = False
+        # The latest time that was given, not read: a live mark before it has no time of its own.
+        self._explicit_latest: int | None = None
+
+    # What is known of it.
+
+    @property
+    def name(self) -> str:
+        """The state of the table the request is in, or what it ended as."""
+        return self.status or self.timeline.state
+
+    @property
+    def in_stage(self) -> str:
+        """The state whose stage the request is in: while it is preempted, the one that was interrupted."""
+        state = self.timeline.state
+        return self.timeline.interrupted or state if state == PREEMPTED else state
+
+    @property
+    def awaits_output(self) -> bool:
+        """Whether it is open and nothing has come out of it yet."""
+        state = self.timeline.state
+        return self.status is None and any(stage.state == state for stage in self.timeline.shape.stages[:3])
+
+    def is_legal(self, event: str) -> bool:
+        """Return whether the state allows the event."""
+        return event in self.timeline.shape.table[self.timeline.state]
+
+    def elapsed(self) -> int:
+        """Return nanoseconds since arrival, or since the handle was made where arrival is unknown."""
+        return perf_counter_ns() - (self.anchor.monotonic if self.arrived is None else self.arrived)
+
+    def active_stage(self) -> tuple[str, int | None]:
+        """Return the stage it is in, on the wire, and its age in nanoseconds; None where arrival is unknown."""
+        known = semconv.WIRE_STAGE.get(self.timeline.state, semconv.UNKNOWN_STAGE)
+        age = None if self.arrived is None else perf_counter_ns() - self.arrived
+        return semconv.UNKNOWN_STAGE if self.unmarked else known, age
+
+    # Boundaries.
+
+    def arrival_of(self, at_ns: Any) -> int | None:
+        """Read the time of arrival; None where it is unknown or impossible."""
+        if at_ns is NOW:
+            return self.anchor.monotonic
+        try:
+            return on_axis(at_ns, self.offset, "arrive", self.timeline.state)
+        except LifecycleError:
+            return None
+
+    def arrive(self, at_ns: Any) -> None:
+        """Apply the first event.  An arrival given at its time does not move the anchor."""
+        time = self.anchor.monotonic if at_ns is NOW else self._given_time("arrive", at_ns)
+        self._apply("arrive", time, given=at_ns is not NOW)
+        self.arrived = self.timeline.applied_at
+        self._applied("arrive", explicit=at_ns is not NOW)
+
+    def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
+        """Apply one event of the live API; return whether it was legal."""
+        live = at_ns is NOW
+        time = self._live_time(event) if live else self._given_time(event, at_ns)
+        legal = self._apply(event, time, count, choice, given=not live)
+        if legal:
+            self._applied(event, explicit=not live)
+        return legal
+
+    def mark_remote(self, event: str, timestamp: Any, count: Any = 1, choice: Any = 0) -> bool:
+        """Apply one event that another process recorded by its own clock."""
+        if event in TOKEN_EVENTS and is_nothing(count):
+            return True
+        time = self._given_time(event, timestamp)
+        legal = self._apply(event, time, count, choice, remote=True)
+        if legal:
+            self._applied(event, explicit=False)
+            # An event we received cannot lie in the future.
+            self.timeline.witness(perf_counter_ns() + RECEIPT_TOLERANCE_NS)
+        return legal
+
+    def _apply(
+        self,
+        event: str,
+        time: int | None,
+        count: Any = 1,
+        choice: Any = 0,
+        *,
+        remote: bool = False,
+        given: bool = False,
+    ) -> bool:
+        try:
+            return self.checker.apply(event, time, count, choice, remote=remote, given=given)
+        finally:
+            self._show_violations()
+
+    def _show_violations(self) -> None:
+        for violation in self.checker.take_violations():
+            self.events.show_violation(violation)
+
+    def _applied(self, event: str, *, explicit: bool) -> None:
+        """Show a legal event, and open or close the token path for the state it led to."""
+        timeline = self.timeline
+        known = timeline.applied_at
+        if explicit and known is not None:
+            self._explicit_latest = known
+        if event != "token":
+            self.events.show_boundary(event, known)
+            if self.feed is not None:
+                self.feed.move(timeline.state, known)
+        if event != "arrive" and event not in TERMINAL_EVENTS:
+            self.unmarked = False
+        self._lead(timeline.tokens.setdefault(0, []) if timeline.state == "decode" else None)
+
+    def _lead(self, log: Log | None) -> None:
+        path = self.path()
+        if path is not None:
+            path.lead_to(log)
+
+    def _live_time(self, event: str) -> int | None:
+        now = perf_counter_ns()
+        explicit = self._explicit_latest
+        if explicit is not None and now < explicit:
+            if self.is_legal(event):
+                what = f"{event!r} happens before a time already given"
+                self.violate(ForeignClock(what, state=self.timeline.state, event=event))
+            return None
+        latest = self.timeline.latest()
+        # A token that another thread marked while this one waited for its turn.
+        return now if latest is None or latest <= now else latest
+
+    def _given_time(self, event: str, at_ns: Any) -> int | None:
+        if not self.is_legal(event):
+            return None
+        try:
+            return on_axis(at_ns, self.offset, event, self.timeline.state)
+        except LifecycleError as error:
+            self.violate(error)
+            return None
+
+    def pass_to(self, state: str) -> None:
+        """Pass the stages before ``state`` that nobody marked, their boundaries at unknown times."""
+        timeline = self.timeline
+        for stage in timeline.shape.stages:
+            if timeline.state == state:
+                return
+            if stage.state == timeline.state and stage.leave is not None:
+                self._apply(stage.leave, None)
+                if self.feed is not None:
+                    self.feed.move(timeline.state, None)
+        self.unmarked = False
+
+    def enter_stage(self, stage: Stage) -> bool:
+        """Pass the earlier stages that nobody marked; from a later one count a violation and return False."""
+        shape = self.timeline.shape
+        order = [one.state for one in shape.stages]
+        state = self.timeline.state
+        if order.index(self.in_stage) > order.index(stage.state):
+            what = f"stage {stage.name!r} while {state}"
+            self.violate(IllegalTransition(what, state=state, event=stage.leave, allowed=shape.table[state]))
+            return False
+        self.pass_to(stage.state)
+        return True
+
+    # Tokens.
+
+    def token(self, n: Any, choice: Any, at_ns: Any) -> None:
+        """Mark tokens that the path does not take: chunks, further choices, explicit times, other states."""
+        if not is_nothing(n):
+            # In prefill a token is the first one.
+            first = "first_token" in self.timeline.shape.table[self.timeline.state]
+            self.mark("first_token" if first else "token", at_ns, n, choice)
+
+    def item(self, n: Any, choice: Any, at_ns: Any = NOW) -> None:
+        """Mark what a stream yielded: as :meth:`token`, but boundaries that nobody marked pass with it."""
+        if self._passes and not is_nothing(n):
+            self.pass_to("prefill")
+        self.token(n, choice, at_ns)
+
+    def whole_answer(self, count: Any, at_ns: Any = NOW) -> None:
+        """Mark a result that came at once: ``output`` where the shape has it; in pooling the one pass is done."""
+        self.pass_to("prefill")
+        if self.is_legal("output"):
+            self.mark("output", at_ns, count)
+
+    def begin_stream(self) -> None:
+        """At the first pull the boundaries nobody marked pass: the model is at work."""
+        self.pass_to("prefill")
+
+    def end_stream(self, at_ns: Any = NOW) -> None:
+        """A stream that ended by itself is all of the answer; without a token it was an empty one."""
+        self.exhausted = True
+        if self._passes:
+            self.pass_to("prefill")
+        if self.timeline.state == "prefill" and self.is_legal("output"):
+            self.mark("output", at_ns, count=0)
+
+    def reach(self, event: str) -> bool:
+        """Pass the boundaries before the state that allows an event; False where no state up to prefill does.
+
+        Decode is not passed into: that would need a token that nobody has seen.
+        """
+        if self.is_legal(event):
+            return True
+        shape, state = self.timeline.shape, self.timeline.state
+        before_output = [stage.state for stage in shape.stages[:3]]
+        if event not in PASSING or state not in before_output:
+            return False
+        ahead = before_output[before_output.index(state) + 1 :]
+        allowing = next((one for one in ahead if event in shape.table[one]), None)
+        if allowing is None:
+            return False
+        self.pass_to(allowing)
+        return True
+
+    def fold(self, above: int, most: int) -> list[int]:
+        """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
+        gaps: list[int] = []
+        for logs, remote in ((self.timeline.tokens, False), (self.timeline.remote_tokens, True)):
+            # Its choices share what a request may hold.
+            if sum(map(len, logs.values())) > above:
+                gaps += self._fold(logs, most, remote=remote)
+        return gaps
+
+    def _fold(self, logs: dict[int, Log], most: int, *, remote: bool) -> list[int]:
+        gaps: list[int] = []
+        for choice, log in logs.items():
+            if len(log) > 1 and most > 0:
+                most -= len(log) - 1
+                gaps += self.timeline.fold(choice, len(log) - 1 + min(0, most), remote=remote)
+        return gaps
+
+    # Notes and violations.
+
+    def note(self, name: str, at_ns: Any) -> None:
+        """Keep a note: an event that moves no state.  Of ``delivered`` only the first counts."""
+        if name == "delivered" and self.delivered is not None:
+            return
+        try:
+            time = perf_counter_ns() if at_ns is NOW else on_axis(at_ns, self.offset, name, self.timeline.state)
+        except LifecycleError as error:
+            self.violate(error)
+            return
+        self.disconnected = self.disconnected or name == "client_disconnected"
+        if time is not None:
+            self.events.show(name, time)
+            if name == "delivered" and self.arrived is not None:
+                self.delivered = max(0, time - self.arrived)
+
+    def violate(self, error: LifecycleError) -> None:
+        """Count what is wrong; raised instead where the processor is strict."""
+        self.checker.violate(error)
+        self._show_violations()
+
+    def violate_quietly(self, error: LifecycleError) -> None:
+        """Count what is wrong where no call of the server could take an exception."""
+        strict, self.checker.strict = self.checker.strict, False
+        try:
+            self.violate(error)
+        finally:
+            self.checker.strict = strict
+
+    # The end.
+
+    def missing_terminal(self) -> MissingTerminal:
+        """Return what is wrong with a request that is left now, without a terminal event."""
+        state = self.timeline.state
+        allowed = tuple(self.timeline.shape.table[state])
+        what = f"the request was left while {state}, without a terminal event"
+        return MissingTerminal(what, state=state, allowed=allowed)
+
+    def release_tokens(self) -> Log:
+        """Close the token path and take the token times off its list; return the list, to see what comes late.
+
+        A thread that is in the middle of ``token()`` still holds it: what it appends afterwards came after the end.
+        """
+        self._lead(None)
+        log = self.timeline.tokens.get(0)
+        if log is None:
+            return []
+        taken = log[:]
+        del log[: len(taken)]
+        self.timeline.tokens[0] = taken
+        return log
+
+    def judge_clocks(self) -> None:
+        """Count, once, each proof that two times of the request cannot both be right."""
+        self.checker.judge_clocks()
+        self._show_violations()
+
+    def close(self, status: str) -> None:
+        """End it; nothing changes any more."""
+        self.status = status
+
+    def disown(self) -> None:
+        """Forget a request that a forked child inherited: its parent ends it."""
+        self._lead(None)
+        self.status = "incomplete"

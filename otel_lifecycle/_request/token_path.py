@@ -1,0 +1,30 @@
+"""The path of a single token: one list that a handle appends to and a request reads.
+
+``request.token()`` is the one call that a server makes a thousand times a request, so it takes no lock and calls
+nothing of ours: it appends the time to a list.  The list is there exactly while the request is in decode.  In every
+other state it is None, the append fails, and the token takes the way of all other marks.
+
+A thread that is inside ``token()`` when the request ends still holds the list; what it appends then came after the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+
+class TokenPath:
+    """What can take single tokens: the handle derives from it, the request opens and closes it."""
+
+    __slots__ = ("__weakref__", "_ts")
+
+    def __init__(self) -> None:
+        self._ts: list[Any] | None = None
+
+    def lead_to(self, log: list[Any] | None) -> None:
+        """Append single tokens to ``log`` from now on; None: the path is closed."""
+        self._ts = log
+
+
+PathReference: TypeAlias = Callable[[], "TokenPath | None"]
+"""A weak reference to a path: the request never keeps its handle alive, so that a dropped one is noticed."""

@@ -1,0 +1,64 @@
+"""Tokens that a backend produces after its request has ended: each of them wasted, together one violation.
+
+They show a backend that goes on generating for a client that left.  The lag, from the end to the last of them, is
+recorded once they have settled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._core.values import whole
+
+SETTLED_NS: Final = 10 * 10**9
+"""After the last token past the end, how long until its lag is recorded: longer than any engine needs for a step."""
+
+
+class TokensAfterEnd:
+    """What came after the end of one request.
+
+    ``told``: whether the one violation was counted.  ``log`` is the list that the token path led to until the end: a
+    thread that was in the middle of ``token()`` then still appends to it.
+    """
+
+    __slots__ = ("_last", "_log", "_noticed", "_uncounted", "told")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._uncounted = 0
+        self._noticed = 0
+        self._last = 0
+        self.told = False
+
+    def __bool__(self) -> bool:
+        """Whether anything came that was not recorded yet."""
+        return bool(self._log or self._uncounted or self._noticed)
+
+    def add(self, count: object, at: int, now: int) -> None:
+        """Add tokens of a mark; one of unknown size adds none, but its time counts."""
+        self._uncounted += whole(count) or 0
+        self._last, self._noticed = at, now
+
+    def take_from_path(self, now: int) -> bool:
+        """Add what threads appended that were in the middle of ``token()``; return whether there was any."""
+        taken = self._log[:]
+        # Only what was copied is deleted: another thread may append between the two.
+        del self._log[: len(taken)]
+        if taken:
+            self.add(len(taken), max(taken), now)
+        return bool(taken)
+
+    def settled(self, now: int) -> bool:
+        """Return whether no more are to be expected."""
+        return not self._noticed or now - self._noticed >= SETTLED_NS
+
+    def take_count(self) -> int:
+        """Return the tokens that came since the last call."""
+        count, self._uncounted = self._uncounted, 0
+        return count
+
+    def take_last(self) -> int | None:
+        """Return the time of the last one, once."""
+        last, self._noticed = self._noticed and self._last, 0
+        return last or None

@@ -1,0 +1,397 @@
+"""The one object that a process keeps: its processors, its open requests, and what both sides must find.
+
+The request API and the processor never import each other; they meet here.  A processor finds the requests of a span by
+the :class:`Claim` in the context that the span is started with; a request finds its processor by that claim, or by
+:meth:`Runtime.assessor_for` when its span was not sampled and no processor saw it.
+
+A :class:`Runtime` is made at import and replaced by a new one in a forked child, which inherits the processors and the
+switches and nothing that was open.  Whatever more than one thread may touch is a single operation on a dict or deque:
+no lock is held here, so that a finalizer, a signal handler or a metric callback can come in at any point.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from opentelemetry.context import Context, create_key, set_value
+
+from otel_lifecycle._core.endings import ENDINGS
+from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._log import say
+
+T = TypeVar("T")
+
+SWEEP_INTERVAL_NS: Final = 1_000_000_000
+"""Between two sweeps of the open requests that :meth:`Runtime.housekeep` makes."""
+
+SWEEP_SLICE: Final = 128
+"""Open requests that one call on a serving thread sweeps; thousands at once would be felt."""
+
+DROPPED_SLICE: Final = 2
+"""Dropped requests that one call on a serving thread ends: more than it can open meanwhile, so they do not pile up."""
+
+MAX_FOREIGN_SEEN: Final = 4096
+"""Foreign spans remembered, so that two processors do not count one twice; both see it within one ``span.end()``."""
+
+
+class Assessor(Protocol):
+    """What a request needs of the processor it belongs to."""
+
+    strict: bool
+    token_times: bool
+    compat: str | None
+    survives_fork: bool
+
+    def assess(self, finished: Finished, context: Context | None) -> Verdict:
+        """Judge a finished request and record its metrics; ``context`` is that of its span."""
+
+    def record_violation(self, kind: str, labels: RequestLabels) -> None:
+        """Count a violation that came after the span was closed."""
+
+    def record_wasted(self, tokens: int, labels: RequestLabels, context: Context | None) -> None:
+        """Count tokens produced after the end."""
+
+    def record_lag(self, lag_ns: int, labels: RequestLabels, context: Context | None) -> None:
+        """Record how long after the end the last token was produced."""
+
+    def record_gaps(self, gaps: list[int], labels: RequestLabels, context: Context | None) -> None:
+        """Record gaps (nanoseconds) of a stream that goes on."""
+
+    def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
+        """Record a cold-start phase."""
+
+    def warn_twice(self) -> None:
+        """Say, once, that a request was seen by two processors."""
+
+
+class OpenRequest(Protocol):
+    """What the runtime needs of a request that has not ended."""
+
+    @property
+    def assessor(self) -> Assessor | None:
+        """The processor it belongs to."""
+
+    @property
+    def labels(self) -> RequestLabels:
+        """What its metrics are labelled with."""
+
+    def active(self) -> tuple[str, int | None] | None:
+        """Return its stage on the wire and its age in nanoseconds; None once it has ended."""
+
+    def abandoned(self) -> None:
+        """Its handle is gone: end it, or record what came after its end."""
+
+    def sweep(self, now: int, *, thorough: bool) -> None:
+        """Fold what has grown long; record what came after the end and has settled."""
+
+    def end_by_shutdown(self) -> None:
+        """End it as cancelled, reason ``shutdown``."""
+
+    def disown(self) -> None:
+        """Forget it in a forked child: its parent ends it."""
+
+
+class Claim:
+    """Lets the first processor that sees a span start take the request."""
+
+    __slots__ = ("assessor",)
+
+    def __init__(self) -> None:
+        self.assessor: Assessor | None = None
+
+    def take(self, assessor: Assessor) -> bool:
+        """Take the request unless another has; return whether it was still free."""
+        if self.assessor is not None:
+            return False
+        self.assessor = assessor
+        return True
+
+
+_CLAIM: Final = create_key("otel_lifecycle-claim")
+
+
+def with_claim(context: Context, claim: Claim) -> Context:
+    """Return the context to start a request span in."""
+    return set_value(_CLAIM, claim, context)
+
+
+def claim_in(context: Context | None) -> Claim | None:
+    """Return the claim of the request whose span starts in this context."""
+    claim: Any = None if context is None else context.get(_CLAIM)
+    return claim  # type: ignore[no-any-return]  # nobody else has the key
+
+
+class ProviderCache(Generic[T]):
+    """Something made once for each provider, which is held weakly."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+
+    def get(self, provider: Any, make: Callable[[Any], T]) -> T:
+        """Return what was made of the provider; of one that cannot be hashed or weakly held, make it each time."""
+        try:
+            known = self._made.get(provider)
+            # Two threads may make one each; setdefault lets the first stand for both.
+            return self._made.setdefault(provider, make(provider)) if known is None else known
+        except TypeError:
+            return make(provider)
+
+
+class _Sweep:
+    """The sweep of the open requests: when the next is due, and whom the one under way has left."""
+
+    __slots__ = ("due", "left")
+
+    def __init__(self) -> None:
+        self.due = 0
+        self.left: deque[int] = deque()
+
+
+class Runtime:
+    """What this process keeps of requests, processors and providers.
+
+    ``open_requests``: every request that has not ended, and every ended one whose backend still produces tokens.
+    ``dropped``: requests whose handle is gone; a finalizer appends there and does nothing else.  ``record_exceptions``:
+    whether an exception leaves its message and stack on the span, or its type alone.  ``endings``: how an exception
+    ends a request; ``configure(endings=)`` extends it.
+    """
+
+    def __init__(self) -> None:
+        self.open_requests: dict[int, OpenRequest] = {}
+        self.dropped: deque[OpenRequest] = deque()
+        self.sources: ProviderCache[Any] = ProviderCache()
+        self.record_exceptions = False
+        self.endings = ENDINGS
+        self.forked = False
+        self._tickets = itertools.count(1)
+        self._processors: list[weakref.ref[Any]] = []
+        self._by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+        self._foreign_seen: dict[tuple[int, int], object] = {}
+        self._foreign_order: deque[tuple[int, int]] = deque()
+        self._sweep = _Sweep()
+        self._busy = threading.local()
+
+    # Processors.
+
+    def add_processor(self, processor: Assessor) -> None:
+        """Make a processor known, until it is removed or garbage."""
+        _hook_forks()
+        self._processors.append(weakref.ref(processor, self._processors_without))
+
+    def remove_processor(self, processor: Assessor) -> None:
+        """Forget a processor that was shut down."""
+        for reference in [known for known in self._processors if known() is processor]:
+            self._processors_without(reference)
+
+    def _processors_without(self, reference: weakref.ref[Any]) -> None:
+        try:
+            self._processors.remove(reference)
+        except ValueError:  # Another thread, or the collector, was first.
+            return
+
+    def processors(self) -> list[Assessor]:
+        """Return the live processors, the oldest first."""
+        alive = (reference() for reference in list(self._processors))
+        return [processor for processor in alive if processor is not None]
+
+    def seen_with(self, provider: object, processor: Assessor) -> None:
+        """Note that spans of this tracer provider reach that processor."""
+        try:
+            known = self._by_provider.get(provider)
+            if known is None or known() is not processor:
+                self._by_provider[provider] = weakref.ref(processor)
+        except TypeError:  # A provider that takes no weak reference; its unsampled requests go to the oldest processor.
+            return
+
+    def assessor_for(self, provider: object) -> Assessor | None:
+        """Return the processor for a request whose span none has seen: the provider's, else the oldest."""
+        alive = self.processors()
+        try:
+            known = self._by_provider.get(provider)
+        except TypeError:
+            known = None
+        own = None if known is None else known()
+        if own is not None and own in alive:
+            return own  # type: ignore[no-any-return]  # only processors are put in
+        return alive[0] if alive else None
+
+    # Requests.
+
+    def open_request(self, request: OpenRequest) -> int:
+        """Register a request; return its ticket."""
+        ticket = next(self._tickets)
+        self.open_requests[ticket] = request
+        return ticket
+
+    def close_request(self, ticket: int) -> None:
+        """Take a request off the register."""
+        self.open_requests.pop(ticket, None)
+
+    def snapshot(self) -> list[OpenRequest]:
+        """Return the registered requests."""
+        return _copied(self.open_requests.values())
+
+    def end_all(self, assessor: Assessor) -> None:
+        """End every open request of a processor: those whose handle is gone as such, the others by the shutdown."""
+        self.housekeep(now=True)
+        for request in self.snapshot():
+            if request.assessor is assessor:
+                request.end_by_shutdown()
+
+    def first_sight(self, trace_id: int, span_id: int) -> bool:
+        """Return whether a foreign span is seen for the first time; the last 4096 are remembered.
+
+        The dict decides between two threads in one operation.  Its order of insertion is kept apart, because the first
+        key of a dict cannot be found while another thread changes it.
+        """
+        key, mine = (trace_id, span_id), object()
+        if self._foreign_seen.setdefault(key, mine) is not mine:
+            return False
+        self._foreign_order.append(key)
+        if len(self._foreign_order) > MAX_FOREIGN_SEEN:
+            self._foreign_seen.pop(self._foreign_order.popleft(), None)
+        return True
+
+    # Housekeeping.
+
+    @property
+    def sweep_due(self) -> int:
+        """The reading of the clock from which the next sweep is due."""
+        return self._sweep.due
+
+    def housekeep(self, *, now: bool = False) -> None:
+        """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones.
+
+        Without ``now`` this is a serving thread's call: it takes a slice of both, and the next calls take the rest.
+        Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
+        """
+        if getattr(self._busy, "here", False):
+            return
+        try:
+            self._busy.here = True
+            clock = perf_counter_ns()
+            if now:
+                self._drain(sys.maxsize)
+                self._sweep.due = clock + SWEEP_INTERVAL_NS
+                self._sweep.left.clear()
+                for request in self.snapshot():
+                    _guarded(partial(request.sweep, clock, thorough=True))
+            else:
+                self._drain(DROPPED_SLICE)
+                if clock >= self._sweep.due:
+                    self._sweep_slice(clock)
+        finally:
+            self._busy.here = False
+
+    def _sweep_slice(self, clock: int) -> None:
+        """Sweep the next open requests of the sweep under way; it stays due until all had their turn."""
+        left = self._sweep.left
+        if not left:
+            left.extend(_copied(self.open_requests))
+        for _ in range(SWEEP_SLICE):
+            try:
+                request = self.open_requests.get(left.popleft())
+            except IndexError:  # All had their turn, this one's or another thread's.
+                break
+            if request is not None:
+                _guarded(partial(request.sweep, clock, thorough=False))
+        if not left:
+            self._sweep.due = clock + SWEEP_INTERVAL_NS
+
+    def _drain(self, most: int) -> None:
+        for _ in range(most):
+            try:
+                request = self.dropped.popleft()
+            except IndexError:  # Empty, or another thread took the last one.
+                return
+            _guarded(request.abandoned)
+
+    # Forks.
+
+    def in_child(self) -> Runtime:
+        """Return the runtime of a child that was just forked: processors and switches, nothing that was open."""
+        child = Runtime()
+        child.record_exceptions, child.endings = self.record_exceptions, self.endings
+        child.forked = True
+        for processor in self.processors():
+            child.add_processor(processor)
+        for provider, reference in list(self._by_provider.items()):
+            child._by_provider[provider] = reference
+        return child
+
+    def warn_after_fork(self) -> None:
+        """Say, once in a forked child that serves requests, that its processors still count for its parent too."""
+        if not self.forked:
+            return
+        self.forked = False
+        if any(not processor.survives_fork for processor in self.processors()):
+            say(
+                "fork",
+                "this process was forked after its LifecycleSpanProcessor was made: it exports its parent's counts "
+                "again. Set the providers up after the fork (gunicorn: post_fork; uvicorn: in the worker), or use "
+                "configure()",
+            )
+
+
+def _copied(view: Iterable[T]) -> list[T]:
+    while True:
+        try:
+            return list(view)
+        except RuntimeError:  # pragma: no cover  # a garbage collection inside list() opened or closed one
+            continue
+
+
+def _guarded(call: Callable[[], None]) -> None:
+    """Call; one request that cannot be swept does not keep the others from it, nor the server from its work."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # it runs inside the server's own calls
+        say("housekeep", "a request could not be swept", level=logging.ERROR, error=error)
+
+
+class _Process:
+    """Where the runtime of this process is found, and whether forks are watched."""
+
+    __slots__ = ("hooked", "runtime")
+
+    def __init__(self) -> None:
+        self.runtime = Runtime()
+        self.hooked = False
+
+
+_process: Final = _Process()
+
+
+def runtime() -> Runtime:
+    """Return the runtime of this process."""
+    return _process.runtime
+
+
+def _hook_forks() -> None:
+    # Not at import: a program that merely imports the package gets no hook.
+    if not _process.hooked:
+        _process.hooked = True
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=start_in_child)
+
+
+def start_in_child() -> None:
+    """Give a forked child a runtime of its own, and take from it the requests that its parent ends."""
+    parent = _process.runtime
+    _process.runtime = parent.in_child()
+    for request in parent.snapshot():
+        request.disown()
+    parent.dropped.clear()
