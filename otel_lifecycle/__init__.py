@@ -1,6 +1,7 @@
 """The lifecycle of inference requests as OpenTelemetry spans, metrics and attribution."""
 
 from otel_lifecycle._configuration.setup import configure, shutdown
+from otel_lifecycle._core.interference_of_reports import compute_interference
 from otel_lifecycle._core.metrics import compute_request_metrics
 from otel_lifecycle._core.outcome import classify_request_outcome
 from otel_lifecycle._core.report import replay_request_events
@@ -13,6 +14,7 @@ from otel_lifecycle._request.startup import startup
 __all__ = [
     "Slo",
     "classify_request_outcome",
+    "compute_interference",
     "compute_request_metrics",
     "configure",
     "current",

@@ -20,6 +20,7 @@ API = "from opentelemetry import baggage, context, metrics, propagate, trace"
 PUBLIC = [
     "Slo",
     "classify_request_outcome",
+    "compute_interference",
     "compute_request_metrics",
     "configure",
     "current",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypedDict
 
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS, TERMINAL_STATES, get_shape
+from otel_lifecycle._core.stalls import STALL_FACTOR, long_gaps, usual_gap
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import MAX_TOKEN_TIMES, ChoiceTokens, Log, Time, TokenTimes, merged_times, total
 from otel_lifecycle.errors import InvalidValue, MissingTerminal
@@ -26,6 +27,14 @@ class ChoiceReport(TypedDict):
     first: Time | None
     last: Time | None
     tokens: int | None
+
+
+class InterruptionReport(TypedDict):
+    """One preemption: the state it interrupted, and its bounds, None where unknown."""
+
+    state: str
+    start: Time | None
+    end: Time | None
 
 
 class ReportKeys(TypedDict):
@@ -48,12 +57,19 @@ class Report(ReportKeys, total=False):
     Further keys only where they say something: ``foreign`` names the ``timestamps`` that another clock gave, and
     ``foreign_choices`` the choices it timed, of a request whose clocks are proven apart.  ``token_times_dropped``:
     tokens whose times are not listed.  ``streamed_chunks``: frames of unknown size, proven by the usage figure.
+    ``output_at``: when a whole answer appeared.  ``interruptions``: the first preemptions one by one, and
+    ``interruptions_dropped`` how many more there were.  ``long_gaps``: the gaps between single tokens of one choice
+    that are longer than twice the median, as ``(start, end)``.
     """
 
     foreign: list[str]
     foreign_choices: list[int]
     token_times_dropped: int
     streamed_chunks: int
+    output_at: Time
+    interruptions: list[InterruptionReport]
+    interruptions_dropped: int
+    long_gaps: list[tuple[Time, Time]]
 
 
 def build_report(
@@ -97,7 +113,36 @@ def build_report(
         report["foreign_choices"] = _foreign_choices(timeline)
     if token_times:
         _list_times(report, _token_times(timeline, apart))
+        _list_stays(report, timeline)
     return report
+
+
+def moved(report: Report, offset: Time) -> Report:
+    """Return a report whose instants are moved by ``offset``; durations stay."""
+
+    def later(time: Time | None) -> Time | None:
+        return None if time is None else time + offset
+
+    there: Report = {
+        **report,
+        "timestamps": {key: time + offset for key, time in report["timestamps"].items()},
+        "choices": {
+            number: {"first": later(choice["first"]), "last": later(choice["last"]), "tokens": choice["tokens"]}
+            for number, choice in report["choices"].items()
+        },
+    }
+    if report["token_times"] is not None:
+        there["token_times"] = [later(time) for time in report["token_times"]]
+    if "output_at" in report:
+        there["output_at"] = report["output_at"] + offset
+    if "interruptions" in report:
+        there["interruptions"] = [
+            {"state": one["state"], "start": later(one["start"]), "end": later(one["end"])}
+            for one in report["interruptions"]
+        ]
+    if "long_gaps" in report:
+        there["long_gaps"] = [(start + offset, end + offset) for start, end in report["long_gaps"]]
+    return there
 
 
 def _proven_chunks(timeline: Timeline, counted: int | None, usage: int | None) -> int | None:
@@ -133,6 +178,23 @@ def _list_times(report: Report, times: TokenTimes) -> None:
     report["token_times"] = times.times
     if times.dropped:
         report["token_times_dropped"] = times.dropped
+
+
+def _list_stays(report: Report, timeline: Timeline) -> None:
+    """Add what the split among other requests needs, and the durations do not."""
+    if timeline.output_at is not None:
+        report["output_at"] = timeline.output_at
+    if timeline.interruptions:
+        report["interruptions"] = [
+            {"state": one.state, "start": one.start, "end": one.end} for one in timeline.interruptions
+        ]
+        dropped = sum(timeline.preemptions.values()) - len(timeline.interruptions)
+        if dropped:
+            report["interruptions_dropped"] = dropped
+    usual = usual_gap(sorted(report["itl"]))
+    gaps = [] if usual is None else long_gaps(timeline, STALL_FACTOR * usual)
+    if gaps:
+        report["long_gaps"] = gaps
 
 
 def _gaps(choices: Mapping[int, ChoiceTokens]) -> list[Time]:

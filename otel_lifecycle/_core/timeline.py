@@ -78,6 +78,7 @@ class Timeline:
         "interrupted",
         "interruptions",
         "misplaced",
+        "output_at",
         "output_seen",
         "preempted",
         "preempted_across",
@@ -107,6 +108,7 @@ class Timeline:
         self.assumed = False
         self.output_seen = False
         self.whole_output: int | None = 0
+        self.output_at: Time | None = None
         self.preemptions: Counter[str] = Counter()
         self.preempted: dict[str, Time | None] = {}
         self.preempted_across: set[str] = set()
@@ -223,7 +225,7 @@ class Timeline:
             logs.setdefault(choice, []).append(entry(timestamp, count))
             self.uncounted = self.uncounted or count is None
         elif event == "output":
-            self.output_seen, self.whole_output = True, count
+            self.output_seen, self.whole_output, self.output_at = True, count, timestamp
         elif event == "preempt":
             self._interrupt(timestamp, remote)
         elif event == "resume":

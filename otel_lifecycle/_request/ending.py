@@ -18,7 +18,7 @@ from typing import Any
 
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
-from otel_lifecycle._core.report import Report, build_report, longest_folded
+from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._log import say
@@ -174,7 +174,7 @@ class RequestEnding:
             return None
         usage = self._conditions.usage.get("output_tokens")
         full = build_report(self._state.timeline, report["status"], usage=usage, unmarked=self._state.unmarked)
-        return to_epoch(full, self._state.offset)
+        return moved(full, self._state.offset)
 
     # After the end.
 
@@ -266,20 +266,3 @@ class RequestEnding:
         self._finishing = Lock()
         self.silenced = self._judged = self.finished = True
         self.provisional = None
-
-
-def to_epoch(report: Report, offset: int) -> Report:
-    """Return a report whose instants are moved by ``offset``; durations stay."""
-
-    def moved(time: int | None) -> int | None:
-        return None if time is None else time + offset
-
-    return {
-        **report,
-        "timestamps": {key: time + offset for key, time in report["timestamps"].items()},
-        "token_times": [moved(time) for time in report["token_times"] or ()],
-        "choices": {
-            number: {**choice, "first": moved(choice["first"]), "last": moved(choice["last"])}
-            for number, choice in report["choices"].items()
-        },
-    }

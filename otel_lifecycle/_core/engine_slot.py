@@ -1,0 +1,144 @@
+"""One request in the interval log of its engine: its stays in the states of the lifecycle.
+
+A transition at a known time ends one stay and begins the next; that is all :meth:`EngineSlot.move` does.  Where a time
+is unknown, the stretch between the known times around it is unsure: the request may have run in it, in any stage.
+
+The owner of the request calls ``move`` one at a time.  Other requests read the slot while it grows: pieces are only
+appended, and ``view`` is replaced as one tuple that says how many of them count.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_lifecycle._core.overlap import Piece
+
+MAX_SLOT_PIECES: Final = 256
+"""Stays of one request; one that is preempted more often than this is unsure from then on."""
+
+NEVER: Final = 2**63
+"""Later than every time: the end of what has not ended."""
+
+QUEUE: Final = "queue"
+PREEMPTED: Final = "preempted"
+RUNNING: Final = frozenset({"preprocessing", "prefill", "decode"})
+# A preempted request at an unknown time may as well have run: it did before, and it will again.
+_MAY_RUN: Final = RUNNING | {PREEMPTED}
+_STAYS: Final[dict[str, str | None]] = {
+    "queued": QUEUE,
+    "preprocessing": "preprocessing",
+    "prefill": "prefill",
+    "decode": "decode",
+    "preempted": PREEMPTED,
+}
+# In this shape preprocessing comes before the queue: the request holds nothing of the engine yet.
+_STAYS_BEFORE_QUEUE: Final[dict[str, str | None]] = {**_STAYS, "preprocessing": None}
+
+
+class EngineSlot:
+    """The stays of one request.
+
+    ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how many of them count, the stage it is in, and
+    since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``: when it joined the queue, first ran, and
+    ended.  ``steady``: it ran from ``began`` to ``stopped`` without a break and without doubt, so these three say
+    everything about its running.  ``unsure``: stretches in which it may have run.
+    """
+
+    __slots__ = (
+        "_doubt_from",
+        "_may_run",
+        "_stays",
+        "arrived",
+        "began",
+        "pieces",
+        "queued_from",
+        "steady",
+        "stopped",
+        "unsure",
+        "view",
+        "who",
+    )
+
+    def __init__(self, who: object, shape: str, at: int | None) -> None:
+        first = shape == "preprocess_first"
+        self.who = who
+        self.arrived = at
+        self.queued_from = NEVER if first or at is None else at
+        self.began = self.stopped = NEVER
+        self.steady = True
+        self.pieces: list[Piece[str]] = []
+        self.unsure: list[tuple[int, int]] = []
+        self.view: tuple[int, str | None, int | None] = (0, None if first else QUEUE, at)
+        self._stays = _STAYS_BEFORE_QUEUE if first else _STAYS
+        self._doubt_from: int | None = None
+        self._may_run = False
+
+    def move(self, state: str, at: int | None) -> None:
+        """Enter a state of the lifecycle at a time that may be unknown."""
+        count, left, since = self.view
+        stage = self._stays.get(state)
+        if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
+            self._move_in_doubt(stage, at)
+            return
+        if left is not None and at > since:
+            self.pieces.append((since, at, left))
+            count += 1
+        # The piece is there before the view counts it.
+        self.view = (count, stage, at)
+        if self.began == NEVER and stage in RUNNING:
+            self.began = at
+        elif stage == PREEMPTED:
+            self.steady = False
+        elif stage == QUEUE:
+            self.queued_from = at
+
+    def _move_in_doubt(self, stage: str | None, at: int | None) -> None:
+        count, left, since = self.view
+        if count >= MAX_SLOT_PIECES or len(self.unsure) >= MAX_SLOT_PIECES:
+            self.doubt(min(self.began, NEVER if self.arrived is None else self.arrived), NEVER)
+            return
+        if since is not None:
+            self._doubt_from = since
+        self._may_run = self._may_run or left in _MAY_RUN
+        if self._may_run or stage in _MAY_RUN:
+            self.steady = False
+        if at is not None:
+            if self._may_run:
+                start = at if self._doubt_from is None else self._doubt_from
+                self.unsure.append((min(start, at), max(start, at)))
+            self._doubt_from, self._may_run = None, False
+            if self.began == NEVER and stage in RUNNING:
+                self.began = at
+        self.view = (count, stage, at)
+
+    def end(self, at: int | None, by: int) -> None:
+        """End its last stay; ``by``: when it was known to have ended, for an unknown time."""
+        # First, so that a reader who still finds the last stay going on does not see it go on too long.
+        self.stopped = by if at is None else at
+        self.move("ended", at)
+        if at is None:
+            self.move("ended", by)
+
+    def doubt(self, start: int, end: int) -> None:
+        """Make everything between two times unsure, and no stay certain any more."""
+        self.steady = False
+        self.unsure = [(start, end)]
+        self.view = (0, None, None)
+        self.pieces = []
+        # Whatever it enters from here on is no stay that could be certain.
+        self._stays = {}
+
+    def stays(self) -> list[Piece[str]]:
+        """Return its stays, the one that goes on included."""
+        count, stage, since = self.view
+        pieces = self.pieces[:count]
+        if stage is not None and since is not None:
+            pieces.append((since, self.stopped, stage))
+        return pieces
+
+    def doubts(self) -> list[tuple[int, int]]:
+        """Return the stretches in which it may have run, the one that goes on included."""
+        _, stage, since = self.view
+        if since is None and (self._may_run or stage in _MAY_RUN):
+            return [*self.unsure, (self._doubt_from or 0, self.stopped)]
+        return [(start, min(end, self.stopped)) for start, end in self.unsure]

@@ -1,0 +1,123 @@
+"""Exact arithmetic on intervals: how a stretch of time is divided among the requests that ran in it.
+
+How it works.  At each instant the time is divided equally among the ``n`` requests that run.  Over a stretch with
+constant ``n`` each of them takes ``dt / n``, which is no whole number of nanoseconds.  All sums are therefore kept over
+one common denominator, the least common multiple of the ``n`` that occur, in integers of any size; they are rounded
+once, when they leave (:func:`apportion`).  Floats would lose nanoseconds, and the parts would not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import lcm
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+Piece = tuple[int, int, Key]
+"""An interval ``(start, end, key)``; it contains its start and not its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares(Generic[Key]):
+    """Time divided among keys.
+
+    ``scaled``: the time of each key, times ``scale``; ``throughout`` the same of one that ran in all of the window.
+    ``covered`` and ``idle``: nanoseconds with at least one of them, and with none.
+    """
+
+    scaled: dict[Key, int]
+    scale: int
+    throughout: int
+    covered: int
+    idle: int
+
+
+def clipped(pieces: Iterable[Piece[Key]], start: int, end: int) -> list[Piece[Key]]:
+    """Return the parts of the pieces that lie between ``start`` and ``end``."""
+    return [(max(start, begin), min(end, stop), key) for begin, stop, key in pieces if begin < end and stop > start]
+
+
+def divide(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]], throughout: int = 0) -> Shares[Key]:
+    """Divide the windows equally among the pieces that cover each instant of them.
+
+    The windows may overlap: an instant in two of them is divided twice.  Several pieces of one key add up.
+    ``throughout``: so many more run all the time; they need no piece, since each gets the same.
+    """
+    stretches = [_stretch(pieces, start, end, throughout) for start, end in windows if start < end]
+    scale = lcm(*(n for stretch in stretches for n in stretch.counts))
+    scaled: dict[Key, int] = {}
+    each = sum(stretch.add_to(scaled, scale) for stretch in stretches)
+    covered = sum(stretch.covered for stretch in stretches)
+    idle = sum(end - start for start, end in windows if start < end) - covered
+    return Shares(scaled=scaled, scale=scale, throughout=each if throughout else 0, covered=covered, idle=idle)
+
+
+def undivided(whole: int, throughout: int) -> Shares[Key]:
+    """Return the shares of a window in which nothing changes: the same as :func:`divide`, for a tenth of its cost."""
+    covered = whole if throughout else 0
+    return Shares(scaled={}, scale=throughout or 1, throughout=covered, covered=covered, idle=whole - covered)
+
+
+class _Stretch(Generic[Key]):
+    """One window, cut where the number of running pieces changes."""
+
+    __slots__ = ("counts", "covered", "cuts", "pieces")
+
+    def __init__(self, pieces: list[Piece[Key]], cuts: list[tuple[int, int]]) -> None:
+        self.pieces = pieces
+        # Each cut: where it begins, and how many run from there to the next one.
+        self.cuts = cuts
+        self.counts = {n for _, n in cuts if n}
+        self.covered = sum(later[0] - cut[0] for cut, later in pairwise(cuts) if cut[1])
+
+    def add_to(self, scaled: dict[Key, int], scale: int) -> int:
+        """Add each piece's time, times ``scale``, to its key; return the time of one that ran all along."""
+        passed: dict[int, int] = {}
+        sofar = before = running = 0
+        for at, n in self.cuts:
+            if running:
+                sofar += (at - before) * (scale // running)
+            passed[at] = sofar
+            before, running = at, n
+        for start, end, key in self.pieces:
+            scaled[key] = scaled.get(key, 0) + passed[end] - passed[start]
+        return sofar
+
+
+def _stretch(pieces: Sequence[Piece[Key]], start: int, end: int, throughout: int) -> _Stretch[Key]:
+    inside = clipped(pieces, start, end)
+    changes = {start: throughout, end: -throughout}
+    for begin, stop, _ in inside:
+        changes[begin] = changes.get(begin, 0) + 1
+        changes[stop] = changes.get(stop, 0) - 1
+    cuts, running = [], 0
+    for at in sorted(changes):
+        running += changes[at]
+        cuts.append((at, running))
+    return _Stretch(inside, cuts)
+
+
+def without(window: tuple[int, int], pieces: Iterable[Piece[Key]]) -> list[tuple[int, int]]:
+    """Return the parts of a window that no piece covers."""
+    left, (at, end) = [], window
+    for begin, stop, _ in sorted(clipped(pieces, *window), key=lambda piece: piece[:2]):
+        if begin > at:
+            left.append((at, begin))
+        at = max(at, stop)
+    if at < end:
+        left.append((at, end))
+    return left
+
+
+def apportion(scaled: Mapping[Key, int], scale: int, whole: int) -> dict[Key, int]:
+    """Round parts, each times ``scale``, to integers that add up to ``whole``.
+
+    Each is rounded down, and the largest (the first of equals) takes what remains: a part that is zero stays zero.
+    """
+    parts = {key: part // scale for key, part in scaled.items()}
+    if parts:
+        parts[max(scaled, key=scaled.__getitem__)] += whole - sum(parts.values())
+    return parts

@@ -1,0 +1,101 @@
+"""Stalls of one request: gaps between its tokens that are much longer than its usual gap.
+
+A gap is a stall if it is longer than both twice the usual gap and the usual gap plus 5 ms.  The stall is the gap
+without its first part, which the request would have taken anyway: it begins one usual gap after the last token.  The
+usual gap is the median, so that stalls of less than half of the gaps do not move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import sub
+from typing import Final
+
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.tokens import Log, Time
+
+MIN_GAPS: Final = 8
+"""Gaps a request needs before one of them can be called unusual."""
+
+STALL_FACTOR: Final = 2
+STALL_MARGIN_NS: Final = 5_000_000
+"""At 2 ms a token, one late thread switch doubles a gap; the margin keeps the scheduler's noise out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalls:
+    """The stalls of one request in nanoseconds: ``(start, end)`` in order, each without its usual gap."""
+
+    intervals: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def time(self) -> int:
+        """The stall time: the sum of the intervals."""
+        return sum(end - start for start, end in self.intervals)
+
+    @property
+    def longest(self) -> int | None:
+        """The longest interval; None of none."""
+        return max((end - start for start, end in self.intervals), default=None)
+
+
+NO_STALLS: Final = Stalls()
+
+
+def usual_gap(gaps: Sequence[Time]) -> Time | None:
+    """Return the median of sorted gaps, of an even number the lower one; None of fewer than :data:`MIN_GAPS`.
+
+    A gap that occurred, not a mean of two: integers stay integers.
+    """
+    return gaps[(len(gaps) - 1) // 2] if len(gaps) >= MIN_GAPS else None
+
+
+def find_stalls(timeline: Timeline, gaps: Sequence[int]) -> Stalls | None:
+    """Return the stalls of a request; None where too few gaps are known to claim that there are none.
+
+    ``gaps``: every inter-token gap of the request, sorted, nanoseconds.  Costs nothing for a request without a stall,
+    one pass over the tokens otherwise.
+    """
+    usual = usual_gap(gaps)
+    if usual is None or timeline.folded or timeline.folded_remote:
+        return None
+    if gaps[-1] <= limit(usual):
+        return NO_STALLS
+    return stalls_of(long_gaps(timeline, limit(usual)), usual)
+
+
+def limit(usual: int) -> int:
+    """Return the longest gap that is no stall yet."""
+    return max(STALL_FACTOR * usual, usual + STALL_MARGIN_NS)
+
+
+def stalls_of(gaps: Iterable[tuple[int, int]], usual: int) -> Stalls:
+    """Return the stalls among gaps given as ``(start, end)``."""
+    above = limit(usual)
+    return Stalls(intervals=tuple(sorted((start + usual, end) for start, end in gaps if end - start > above)))
+
+
+def long_gaps(timeline: Timeline, above: Time) -> list[tuple[Time, Time]]:
+    """Return every gap longer than ``above`` between neighbouring single tokens of one choice, as ``(start, end)``."""
+    logs = [log for logs in (timeline.tokens, timeline.remote_tokens) for log in logs.values()]
+    return [gap for log in logs for gap in _long_gaps(log, above)]
+
+
+def _long_gaps(log: Log, above: Time) -> list[tuple[Time, Time]]:
+    try:
+        gaps = list(map(sub, log[1:], log))
+        if gaps and min(gaps) < 0:
+            # Live marks of racing threads, out of order.
+            log = sorted(log)
+            gaps = list(map(sub, log[1:], log))
+        return [(log[place], log[place + 1]) for place, gap in enumerate(gaps) if gap > above]
+    except TypeError:
+        # Chunks or unknown times among them: only bare neighbours bound a gap.
+        bare = type(None), tuple
+        return [
+            (earlier, later)
+            for earlier, later in pairwise(log)
+            if not isinstance(earlier, bare) and not isinstance(later, bare) and later - earlier > above
+        ]

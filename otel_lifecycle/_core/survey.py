@@ -1,0 +1,117 @@
+"""One pass over the slots of an engine: what the others did while one request waited, prefilled and decoded.
+
+This is the cost of the feature at the end of a request, so it is one loop over plain attributes, ordered by what is
+common in a busy engine.  A request that ran all the while is one comparison and a count.  One that began or ended
+meanwhile is compared with each window.  Only one that was preempted, or whose times are in doubt, is read stay by stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from otel_lifecycle._core.engine_slot import QUEUE, RUNNING, EngineSlot
+from otel_lifecycle._core.overlap import Piece
+
+Window: TypeAlias = "tuple[int, int] | None"
+"""A stretch of time; None where one of its ends is not known."""
+
+Stay: TypeAlias = "Piece[tuple[EngineSlot, str]]"
+
+
+class Windows(NamedTuple):
+    """The stretches of one request that others are compared with; ``first`` and ``last`` enclose all of them."""
+
+    arrival: int | None
+    wait: Window
+    prefill: Window
+    decode: Window
+    first: int
+    last: int
+
+
+class Survey(NamedTuple):
+    """What the others did.
+
+    ``ahead``, ``running``: others that waited and ran at the arrival.  ``prefill``, ``decode``: nanoseconds that others
+    ran in that window, added up.  ``beside``: stays of others that may overlap the wait; ``throughout``: others that
+    were in one stage all the wait, and ``stages`` that stage of each.  ``unsure``: whether another one may have run at
+    a time nobody knows.
+    """
+
+    ahead: int
+    running: int
+    prefill: int
+    decode: int
+    beside: list[Stay]
+    throughout: list[EngineSlot]
+    stages: list[str]
+    unsure: bool
+
+
+_NOTHING = (0, 0)
+
+
+def survey(slots: list[EngineSlot], windows: Windows) -> Survey:
+    """Look at the slots of all other requests, once."""
+    first, last = windows.first, windows.last
+    along = [slot for slot in slots if slot.steady and slot.began <= first and slot.stopped >= last]
+    beside: list[Stay] = []
+    stages: list[str] = []
+    throughout = along
+    wait_from, wait_to = windows.wait or _NOTHING
+    if wait_from < wait_to:
+        # A steady request that runs has a known stage and start: the comparisons below need no check for None.
+        views: list[Any] = [slot.view for slot in along]
+        stages = [stage for _, stage, since in views if since <= wait_from]
+        if len(stages) < len(along):
+            throughout = [slot for slot, view in zip(along, views, strict=True) if view[2] <= wait_from]
+            for slot, view in zip(along, views, strict=True):
+                if view[2] > wait_from:
+                    beside += _stays(slot)
+    many = len(along)
+    running = many if windows.arrival is not None else 0
+    prefill, decode = windows.prefill or _NOTHING, windows.decode or _NOTHING
+    in_prefill, in_decode = many * (prefill[1] - prefill[0]), many * (decode[1] - decode[0])
+    seen = Survey(0, running, in_prefill, in_decode, beside, throughout, stages, False)
+    if many == len(slots):
+        return seen
+    known = set(along)
+    return _add_partly([slot for slot in slots if slot not in known], windows, seen)
+
+
+def _stays(slot: EngineSlot) -> list[Stay]:
+    return [(start, end, (slot, stage)) for start, end, stage in slot.stays() if stage in RUNNING]
+
+
+def _add_partly(slots: list[EngineSlot], windows: Windows, seen: Survey) -> Survey:
+    """Add requests that began or ended meanwhile, or that were interrupted."""
+    ahead, running, in_prefill, in_decode, beside, throughout, stages, unsure = seen
+    arrival = -1 if windows.arrival is None else windows.arrival
+    wait_from, wait_to = windows.wait or _NOTHING
+    for slot in slots:
+        if slot.steady:
+            began, stopped = slot.began, slot.stopped
+            ahead += slot.queued_from < arrival < min(began, stopped)
+            running += began <= arrival < stopped
+            in_prefill += _overlap(began, stopped, windows.prefill)
+            in_decode += _overlap(began, stopped, windows.decode)
+            if began < wait_to and stopped > wait_from < wait_to:
+                beside += _stays(slot)
+            continue
+        ran = _stays(slot)
+        running += any(start <= arrival < end for start, end, _ in ran)
+        ahead += any(start < arrival < end for start, end, stage in slot.stays() if stage == QUEUE)
+        in_prefill += sum(_overlap(start, end, windows.prefill) for start, end, _ in ran)
+        in_decode += sum(_overlap(start, end, windows.decode) for start, end, _ in ran)
+        beside += ran
+        unsure = unsure or any(start < windows.last and end > windows.first for start, end in slot.doubts())
+    return Survey(ahead, running, in_prefill, in_decode, beside, throughout, stages, unsure)
+
+
+def _overlap(start: int, end: int, window: Window) -> int:
+    if window is None:
+        return 0
+    first, last = window
+    first = max(first, start)
+    last = min(last, end)
+    return last - first if last > first else 0

@@ -1,0 +1,130 @@
+"""Who held a request: its windows, and what the slots of the others say about them.
+
+The survey looks at every slot once; what is divided afterwards are only the stays that change inside a window.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_lifecycle._core.engine_slot import PREEMPTED, EngineSlot
+from otel_lifecycle._core.interference import (
+    CULPRIT_NS,
+    Culprit,
+    Interference,
+    QueueSplit,
+    StallSplit,
+    culprits,
+    queue_split,
+)
+from otel_lifecycle._core.lifecycle import SHAPES, Shape
+from otel_lifecycle._core.overlap import divide, undivided, without
+from otel_lifecycle._core.report import Report
+from otel_lifecycle._core.stalls import Stalls
+from otel_lifecycle._core.survey import Survey, Window, Windows, survey
+
+
+def who_held(
+    own: EngineSlot, others: list[EngineSlot], windows: Windows, stalls: Stalls | None, *, shared: bool = False
+) -> Interference:
+    """Return what the others did to one request.  ``shared``: there are further ones that nobody here sees."""
+    split, stallers = _split_stalls(own, others, stalls)
+    if shared:
+        return Interference(stalls=stalls, stall_split=split, culprits=tuple(stallers), complete=False)
+    seen = survey(others, windows)
+    queue, queuers = _split_wait(windows.wait, seen)
+    known = windows.arrival is not None
+    return Interference(
+        ahead=seen.ahead if known else None,
+        running=seen.running if known else None,
+        queue=queue,
+        stalls=stalls,
+        stall_split=split,
+        company_prefill=_mean(seen.prefill, windows.prefill),
+        company_decode=_mean(seen.decode, windows.decode),
+        culprits=(*queuers, *stallers),
+        complete=not seen.unsure,
+    )
+
+
+def _bounds(shape: Shape) -> tuple[tuple[str, str] | None, ...]:
+    stages = {stage.name: (stage.entered, stage.left) for stage in shape.stages}
+    return tuple(stages.get(name) for name in ("queue", "prefill", "decode"))
+
+
+_BOUNDS: Final = {name: _bounds(shape) for name, shape in SHAPES.items()}
+"""Shape -> the timestamps that bound its queue, prefill and decode."""
+
+
+def windows_of(report: Report) -> Windows | None:
+    """Return the stretches of a request; one that another clock bounds, proven to disagree, is not known.
+
+    None where no time is known at all.
+    """
+    times, foreign = report["timestamps"], report.get("foreign")
+    known = {name: time for name, time in times.items() if name not in foreign} if foreign else times
+    if not known:
+        return None
+    found: list[Window] = []
+    for bounds in _BOUNDS[report["shape"]]:
+        entered, left = (None, None) if bounds is None else (known.get(bounds[0]), known.get(bounds[1]))
+        found.append(None if entered is None or left is None else (entered, left))
+    if report["shape"] == "pooling" and report["status"] != "completed":
+        # Only its completion ends the model's pass; any other end cuts it off.
+        found[1] = None
+    wait, prefill, decode = found
+    return Windows(known.get("arrival"), wait, prefill, decode, min(known.values()), max(known.values()))
+
+
+def _split_wait(wait: Window, seen: Survey) -> tuple[QueueSplit | None, list[Culprit]]:
+    if wait is None:
+        return None, []
+    whole = wait[1] - wait[0]
+    many = len(seen.stages)
+    shares = divide(seen.beside, [wait], many) if seen.beside else undivided(whole, many)
+    split = queue_split(shares, {stage: seen.stages.count(stage) for stage in set(seen.stages)}, whole)
+    if whole < CULPRIT_NS:
+        return split, []
+    times: dict[EngineSlot, int] = {}
+    for (other, _), time in shares.scaled.items():
+        times[other] = times.get(other, 0) + time
+    for other in seen.throughout:
+        times[other] = times.get(other, 0) + shares.throughout
+    return split, culprits(times, shares.scale, whole, "queue")
+
+
+def _split_stalls(
+    own: EngineSlot, others: list[EngineSlot], stalls: Stalls | None
+) -> tuple[StallSplit | None, list[Culprit]]:
+    if stalls is None:
+        return None, []
+    if not stalls.intervals:
+        return StallSplit(), []
+    first, last = stalls.intervals[0][0], max(end for _, end in stalls.intervals)
+    away = [stay for stay in own.stays() if stay[2] == PREEMPTED]
+    rest = [part for stall in stalls.intervals for part in without(stall, away)] if away else list(stalls.intervals)
+    prefills = [
+        (start, end, other)
+        for other in others
+        if other.began < last and other.stopped > first and not _decodes_since(other, first)
+        for start, end, stage in other.stays()
+        if stage == "prefill" and start < last and end > first
+    ]
+    shares = divide(prefills, rest)
+    split = StallSplit(
+        prefill=shares.covered,
+        preemption=stalls.time - sum(end - start for start, end in rest),
+        unexplained=shares.idle,
+    )
+    return split, culprits(shares.scaled, shares.scale, shares.covered, "stall")
+
+
+def _decodes_since(slot: EngineSlot, time: int) -> bool:
+    """Whether a request has only decoded since then, as most have: what it did before need not be read."""
+    _, stage, since = slot.view
+    return stage == "decode" and since is not None and since <= time
+
+
+def _mean(total: int, window: Window) -> float | None:
+    """Return the mean number over a window; None of no time, in which nobody can be."""
+    return total / (window[1] - window[0]) if window is not None and window[1] > window[0] else None

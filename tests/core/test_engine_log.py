@@ -1,0 +1,222 @@
+"""The interval log against a simulated engine with a known schedule: to the nanosecond, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_lifecycle._core import engine_log
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.engine_slot import NEVER, EngineSlot
+from otel_lifecycle._core.interference import Culprit, Interference, QueueSplit, StallSplit
+from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.report import Report, build_report
+from otel_lifecycle._core.stalls import Stalls
+from otel_lifecycle._core.timeline import Timeline
+
+from .schedules import Expected, Scheduled, expected, schedules
+
+MS = 1_000_000
+
+
+def report_of(request: Scheduled) -> Report:
+    """Return the report of a scheduled request."""
+    timeline = Timeline(SHAPES[request.shape])
+    for event in request.events:
+        timeline.apply(event["event"], event["timestamp"])
+    return build_report(timeline, timeline.state)
+
+
+def feed(log: EngineLog, requests: Sequence[Scheduled], order: Sequence[int]) -> dict[str, EngineSlot]:
+    """Feed the transitions; ``order`` names whose next one comes.  Each request's own stay in order."""
+    slots: dict[str, EngineSlot] = {}
+    left = {request.name: list(request.moves) for request in requests}
+    for place in order:
+        request = requests[place]
+        state, at = left[request.name].pop(0)
+        if request.name not in slots:
+            slots[request.name] = log.open(request.name, request.shape, at)
+        elif left[request.name]:
+            log.move(slots[request.name], state, at)
+        else:
+            log.end(slots[request.name], at, by=at)
+    return slots
+
+
+def assert_as_expected(found: Interference, wanted: Expected, request: Scheduled) -> None:
+    """Compare everything that was found with what was counted."""
+    if wanted.queue is None:
+        assert found.queue is None
+    else:
+        assert found.queue is not None
+        wait = sum(wanted.queue.values(), Fraction(0))
+        assert found.queue.wait == wait
+        for stage, exact in wanted.queue.items():
+            # Rounded down, and what remains of the whole goes to the largest.
+            assert abs(getattr(found.queue, stage) - exact) < len(wanted.queue)
+            assert exact or getattr(found.queue, stage) == 0
+        assert_culprits(found, "queue", wanted.holders, wait)
+    if wanted.stall is None:
+        assert found.stall_split is None
+    else:
+        assert found.stall_split == StallSplit(**wanted.stall)
+        assert found.stalls is not None
+        assert sum(wanted.stall.values()) == found.stalls.time
+        assert_culprits(found, "stall", wanted.stallers, Fraction(wanted.stall["prefill"]))
+    company = {"prefill": found.company_prefill, "decode": found.company_decode}
+    cut_off = request.shape == "pooling" and request.moves[-1][0] != "completed"
+    for stage, exact_mean in wanted.company.items():
+        finished = request.stay(stage) is not None and not (
+            stage == "prefill" and (cut_off or request.moves[-1][0] == "cancelled")
+        )
+        mean = float(exact_mean) if exact_mean is not None and finished else None
+        assert company[stage] == pytest.approx(mean)
+
+
+def assert_culprits(found: Interference, reason: str, times: dict[str, Fraction], whole: Fraction) -> None:
+    """The three largest, each with a tenth of the whole and a millisecond."""
+    fair = sorted(-int(time) for time in times.values() if time * 10 >= whole and time >= MS)[:3]
+    named = [culprit for culprit in found.culprits if culprit.reason == reason]
+    assert [-culprit.time for culprit in named] == fair
+    assert all(int(times[str(culprit.who)]) == culprit.time for culprit in named)
+
+
+@given(requests=schedules(), data=st.data())
+def test_split_is_the_schedule(requests: list[Scheduled], data: st.DataObject) -> None:
+    """Every part is what was counted, whatever the order in which the requests were told of."""
+    order = [place for place, request in enumerate(requests) for _ in request.moves]
+    if data.draw(st.booleans()):
+        order = data.draw(st.permutations(order))
+    log = EngineLog()
+    slots = feed(log, requests, order)
+    for request in requests:
+        stalls = None if request.stalls is None else Stalls(intervals=request.stalls)
+        found = log.interference(slots[request.name], report_of(request), stalls)
+        assert found.complete
+        assert_as_expected(found, expected(request, requests), request)
+
+
+def running(log: EngineLog, who: str, *times: int | None) -> EngineSlot:
+    """Put a request in decode into the log: arrival, admit, input_ready, first_token."""
+    slot = log.open(who, "default", times[0])
+    for state, at in zip(("preprocessing", "prefill", "decode"), times[1:], strict=True):
+        log.move(slot, state, at)
+    return slot
+
+
+def waited(log: EngineLog, arrival: int, admitted: int, end: int) -> Interference:
+    """Return what was found of a request that waited, and decoded until its end."""
+    slot = running(log, "me", arrival, admitted, admitted, admitted)
+    log.end(slot, end, by=end)
+    timeline = Timeline(SHAPES["default"])
+    for event, at in (("arrive", arrival), ("admit", admitted), ("input_ready", admitted), ("first_token", admitted)):
+        timeline.apply(event, at)
+    timeline.apply("complete", end)
+    return log.interference(slot, build_report(timeline, "completed"), None)
+
+
+def test_wait_beside_an_idle_engine() -> None:
+    """Nobody runs: the whole wait is idle, which is an admission problem."""
+    found = waited(EngineLog(), 10, 110, 200)
+    assert found == Interference(
+        ahead=0, running=0, queue=QueueSplit(idle=100), company_prefill=None, company_decode=0.0
+    )
+
+
+def test_open_neighbours_count_as_far_as_they_are_known() -> None:
+    """Two of them run and are not over; a third waits."""
+    log = EngineLog()
+    running(log, "long", 0, 0, 0, 1)
+    running(log, "late", 0, 1, 1, 60 * MS)
+    log.open("waiting", "default", 5)
+    found = waited(log, 10 * MS, 110 * MS, 200 * MS)
+    assert (found.ahead, found.running, found.company_decode) == (1, 2, 2.0)
+    assert found.queue == QueueSplit(prefill=25 * MS, decode=75 * MS)
+    assert found.culprits == (
+        Culprit(who="long", reason="queue", time=50 * MS),
+        Culprit(who="late", reason="queue", time=50 * MS),
+    )
+
+
+@pytest.mark.parametrize(
+    "times", [(0, None, None, 150), (0, 5, None, 150), (0, None, None, None)], ids=["none shown", "one", "not yet"]
+)
+def test_unknown_boundaries_make_it_incomplete(times: tuple[int | None, ...]) -> None:
+    """A neighbour that ran at times nobody knows is counted for nothing, and the split says that it is a part."""
+    log = EngineLog()
+    running(log, "hidden", *times)
+    found = waited(log, 10, 110, 300)
+    assert (found.complete, found.queue) == (False, QueueSplit(idle=100))
+
+
+def test_unknown_times_of_others_before_and_after_do_not_matter() -> None:
+    """Only requests that overlap this one can leave its split incomplete."""
+    log = EngineLog()
+    early = running(log, "early", 0, None, None, 5)
+    log.end(early, None, by=9)
+    slot = log.open("waits", "default", 0)
+    log.end(slot, 400, by=400)
+    found = waited(log, 10, 110, 300)
+    assert (found.complete, found.ahead) == (True, 1)
+
+
+def test_times_of_another_clock_are_compared_with_nothing() -> None:
+    """A neighbour whose clocks are proven apart may have run at any time of its life."""
+    log = EngineLog()
+    log.end(running(log, "remote", 0, 40, 50, 60), 90, by=120, apart=True)
+    found = waited(log, 10, 110, 300)
+    assert (found.complete, found.queue) == (False, QueueSplit(idle=100))
+
+
+def test_shared_engine_gives_no_queue_split() -> None:
+    """Requests of other processes are not seen: idle would be wrong, and so would be every share."""
+    log = EngineLog(shared=True)
+    running(log, "seen", 0, 0, 0, 1)
+    assert waited(log, 10, 110, 200) == Interference(complete=False)
+
+
+def test_dropped_stays_make_the_split_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log keeps a bounded number of stays; who may need one that is gone gets no split."""
+    monkeypatch.setattr(engine_log, "MAX_PIECES", 40)
+    log = EngineLog()
+    for number in range(100):
+        log.end(running(log, "short", number, number + 1, number + 2, number + 3), number + 4, by=number + 4)
+    kept = 40 // 5
+    assert (log.dropped, log.dropped_to) == (4 * (100 - kept), 100 - kept + 3)
+    assert waited(log, 90, 110, 200) == Interference()
+    assert waited(log, 100, 110, 200).queue is not None
+
+
+def test_one_request_cannot_fill_the_log() -> None:
+    """A request that is preempted without end keeps a bounded number of stays and is in doubt from then on."""
+    log = EngineLog()
+    slot = running(log, "thrashing", 0, 0, 0, 1)
+    for number in range(1000):
+        log.move(slot, "preempted", 10 + 2 * number)
+        log.move(slot, "decode", 11 + 2 * number)
+    assert (slot.pieces, slot.unsure) == ([], [(0, NEVER)])
+    assert waited(log, 600, 700, 800).complete is False
+    log.end(slot, 5000, by=5000)
+    assert (slot.doubts(), waited(log, 5001, 5002, 5003).complete) == ([(0, 5000)], True)
+
+
+def test_end_inside_an_insertion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler ends a request while another one is put in: both are there, in order, once each."""
+    log = EngineLog()
+    inner = running(log, "inner", 0, 1, 2, 3)
+    insert = EngineLog._insert
+
+    def interrupted(self: EngineLog, slot: EngineSlot) -> None:
+        if slot is not inner:
+            log.end(inner, 50, by=50)
+        insert(self, slot)
+
+    monkeypatch.setattr(EngineLog, "_insert", interrupted)
+    log.end(running(log, "outer", 0, 1, 2, 3), 60, by=60)
+    assert [slot.who for slot in log._others(EngineSlot(None, "default", 0), 0)] == ["inner", "outer"]
+    monkeypatch.undo()
+    assert waited(log, 1, 10, 200).running == 2
