@@ -13,9 +13,10 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from otel_lifecycle import _registry, semconv
+from otel_lifecycle import semconv
 from otel_lifecycle._core.verdict import assess
 from otel_lifecycle._foreign import is_lifecycle, read_foreign, rebuild
+from otel_lifecycle._runtime import claim_in
 from otel_lifecycle.processor import LifecycleSpanProcessor
 
 
@@ -53,7 +54,7 @@ class Collector(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note a request that begins."""
-        claim = _registry.claim_in(parent_context)
+        claim = claim_in(parent_context)
         if not self._on or claim is None:
             return
         if claim.assessor is None:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import pytest
 
-from otel_lifecycle import _registry, semconv
+from otel_lifecycle import semconv
 from otel_lifecycle._core.lifecycle import SHAPES, transition_error
+from otel_lifecycle._runtime import runtime
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -91,7 +92,7 @@ class LifecycleRequests(Sequence[ObservedRequest]):
     @property
     def open(self) -> int:
         """How many requests have begun and not ended."""
-        _registry.housekeep(now=True)
+        runtime().housekeep(now=True)
         return self._collector.open
 
     def wait_for(self, count: int, timeout: float = WAIT_S) -> None:
@@ -132,7 +133,7 @@ class LifecycleRequests(Sequence[ObservedRequest]):
         return ended
 
     def _ended(self) -> list[ObservedRequest]:
-        _registry.housekeep(now=True)
+        runtime().housekeep(now=True)
         return [observed(span) for span in self._collector.ended()]
 
 

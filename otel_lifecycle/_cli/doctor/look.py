@@ -46,7 +46,7 @@ class Engine(TypedDict, total=False):
 
 
 class Providers(TypedDict, total=False):
-    """The global providers of a program; ``lifecycle``: its lifecycle processors, None where it never imported us."""
+    """The global providers of a program, by class names."""
 
     api: bool
     sdk: bool
@@ -55,7 +55,6 @@ class Providers(TypedDict, total=False):
     processors: list[dict[str, object]]
     readers: list[dict[str, object]]
     sampler: str
-    lifecycle: int | None
 
 
 class Seen(TypedDict, total=False):

@@ -125,8 +125,6 @@ def _providers() -> dict[str, Any]:
         found["processors"] = _processors(tracers)
         found["sampler"] = str(getattr(tracers, "sampler", None))
     found["readers"] = _readers(meters)
-    registry = sys.modules.get("otel_lifecycle._registry")
-    found["lifecycle"] = None if registry is None else len(registry.processors())
     return found
 
 
