@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "run": "Run a server, watch its requests live, and print the report when it ends.",
     "live": "A receiver and a live page, for servers that export already.",
     "doctor": "What is set up for OpenTelemetry, what is not, and the remedy.",
+    "proxy": "A reverse proxy that watches an engine that is not Python.",
     "report": "The whole evidence of a workload, and where to look next.",
     "compare": "Two runs of the same workload, side by side.",
     "check": "Every illegal transition; exit code 1 if there is any.",

@@ -27,12 +27,12 @@ TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"
 class Server:
     """A uvicorn in a thread of this process; ``base`` is its URL, ``errors`` what its loop could not place."""
 
-    def __init__(self, app: Any, **settings: Any) -> None:
+    def __init__(self, app: Any, *, lifespan: Any = "off", **settings: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.base = f"http://127.0.0.1:{self.port}"
         self.errors: list[dict[str, Any]] = []
-        config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **settings)
+        config = uvicorn.Config(app, log_config=None, lifespan=lifespan, timeout_graceful_shutdown=5, **settings)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
 
