@@ -23,9 +23,7 @@ from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild
-from otel_lifecycle._instruments._occasion import Occasion
 from otel_lifecycle._instruments.instruments import instruments_of
-from otel_lifecycle._instruments.recording import record_finished
 from otel_lifecycle._log import logger, say
 from otel_lifecycle._runtime import claim_in, runtime
 from otel_lifecycle.errors import ConfigurationError
@@ -107,6 +105,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         if self._shut_down:
             return
         self.end_requests()
+        self._guard("shutdown", self._instruments.fold)
         self._shut_down = True
         runtime().remove_processor(self)
         if self._next is not None:
@@ -119,6 +118,7 @@ class LifecycleSpanProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """End the requests whose handle is gone, then flush the next processor."""
         self._guard("force_flush", runtime().housekeep, now=True)
+        self._guard("force_flush", self._instruments.fold)
         if self._next is None:
             return True
         return bool(self._guard("force_flush", self._next.force_flush, timeout_millis))
@@ -128,37 +128,30 @@ class LifecycleSpanProcessor(SpanProcessor):
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
-        self._guard("record", record_finished, self._instruments, finished, verdict, context)
+        self._guard("record", self._instruments.finished, finished, verdict, context)
         return verdict
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""
-        instruments = self._instruments
-        bounded = instruments.labels(labels)
-        self._guard("record", instruments.add, Occasion(), semconv.TRANSITION_VIOLATIONS, 1, bounded, kind)
+        self._guard("record", self._instruments.single, semconv.TRANSITION_VIOLATIONS, 1, labels, kind)
 
     def record_wasted(self, tokens: int, labels: RequestLabels, context: Context | None) -> None:
         """Count tokens produced after the end."""
         if labels.role == "whole":
-            bounded = self._instruments.labels(labels)
-            self._guard("record", self._instruments.add, Occasion(context), semconv.TOKENS, tokens, bounded, "wasted")
+            self._guard("record", self._instruments.single, semconv.TOKENS, tokens, labels, "wasted", context=context)
 
     def record_lag(self, lag_ns: int, labels: RequestLabels, context: Context | None) -> None:
         """Record how long after the end the last token was produced."""
         if labels.role == "whole":
-            bounded = self._instruments.labels(labels)
-            self._guard(
-                "record", self._instruments.record, Occasion(context), semconv.CANCEL_LAG, lag_ns / 1e9, bounded
-            )
+            self._guard("record", self._instruments.single, semconv.CANCEL_LAG, lag_ns / 1e9, labels, context=context)
 
     def record_gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Record gaps, in nanoseconds, of a stream that goes on."""
-        bounded = self._instruments.labels(labels)
-        self._guard("record", self._instruments.record_gaps, Occasion(context), sorted(gaps), bounded)
+        self._guard("record", self._instruments.gaps, gaps, labels, context)
 
     def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
         """Record a cold-start phase."""
-        self._guard("record", self._instruments.record_startup, phase, seconds, model, context)
+        self._guard("record", self._instruments.startup, phase, seconds, model, context)
 
     def warn_twice(self) -> None:
         """Say, once, that a request was seen by two processors."""
@@ -173,7 +166,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
         if runtime().first_sight(span.context.trace_id, span.context.span_id):
             context = set_span_in_context(NonRecordingSpan(span.context), Context())
-            record_finished(self._instruments, finished, verdict, context)
+            self._instruments.finished(finished, verdict, context)
         if self._next is None:
             self._warn("bare", "a foreign lifecycle span gets no attribution: LifecycleSpanProcessor has no next")
             return span

@@ -1,36 +1,37 @@
-"""The instruments, made from the metric table, and the attribute sets they are recorded with.
+"""The instruments of one meter provider, made from the metric table, and what is observed when they are collected.
 
-There is one set of instruments for each meter provider, however many processors record into it.  An attribute set is
-built once for each combination and then looked up.
+There is one set for each meter provider, however many processors record into it.  Requests only hand values over
+(:class:`~otel_lifecycle._instruments.buffer.FoldBuffer`); they are folded in a callback of an observable instrument.
+An SDK runs all callbacks of a collection before it reads any instrument, so that one collection has both, whatever the
+order in which the instruments were made, and for every kind of reader: there is no other public way to be called.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
+from opentelemetry import metrics
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.text import Bounded
-from otel_lifecycle._instruments._bulk import BulkHistogram
-from otel_lifecycle._instruments._direct import QuickCounter
-from otel_lifecycle._instruments._occasion import Occasion
+from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._instruments.buffer import FoldBuffer
+from otel_lifecycle._instruments.columns import Columns, Take
+from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
+from otel_lifecycle._instruments.label_sets import AttributeSets, Combination, LabelSets, MetricColumns
+from otel_lifecycle._instruments.moment import now_in
+from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
 from otel_lifecycle.semconv import Metric
-
-MAX_NAMES: Final = 32
-MAX_ERROR_TYPES: Final = 16
-MAX_TRAFFIC: Final = 8
-MAX_COMBINATIONS: Final = 1000
-
-Combination = tuple[Any, ...]
 
 
 class Instruments:
@@ -38,14 +39,12 @@ class Instruments:
 
     def __init__(self, meter_provider: MeterProvider) -> None:
         meter = meter_provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
-        self._counters = {row.name: _counter(meter, row) for row in semconv.METRICS if row.kind == "counter"}
-        self._histograms = {row.name: _histogram(meter, row) for row in semconv.METRICS if row.kind == "histogram"}
-        self._gaps = self._histograms[semconv.INTER_TOKEN_LATENCY.name]
-        self._sets: dict[str, dict[Combination, dict[str, Any]]] = {row.name: {} for row in semconv.METRICS}
-        self._names = {name: Bounded(MAX_NAMES) for name in ("operation", "provider", "model")}
-        self._names["error"] = Bounded(MAX_ERROR_TYPES)
-        self._names["phase"] = Bounded(MAX_NAMES)
-        self._names["traffic"] = Bounded(MAX_TRAFFIC)
+        # Gaps decide whether a fold is cheap: there can be a thousand of them in a request, and of all else a dozen.
+        self._gaps = _histogram(meter, semconv.INTER_TOKEN_LATENCY)
+        self._columns = Columns()
+        self._attributes = AttributeSets()
+        self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
+        self._buffer: FoldBuffer[HandedOver] = FoldBuffer(self._fold_one, self._columns.flush, lambda: self._gaps.bulk)
         self._active_seen: dict[Combination, None] = {}
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         _observe(meter, semconv.ACTIVE_REQUESTS, self._observe_active)
@@ -55,71 +54,64 @@ class Instruments:
         """Observe the open requests of this processor too."""
         self._recorders.add(recorder)
 
-    def labels(self, labels: RequestLabels) -> Combination:
-        """Return what every metric of a request bears, its names bounded: operation, provider, model, traffic."""
-        names = self._names
-        return (
-            names["operation"].admit(labels.operation),
-            None if labels.provider is None else names["provider"].admit(labels.provider),
-            None if labels.model is None else names["model"].admit(labels.model),
-            None if labels.traffic == "live" else names["traffic"].admit(labels.traffic),
-        )
+    # What requests hand over.
 
-    def error(self, error_type: str | None) -> str | None:
-        """Return an error type, bounded."""
-        return None if error_type is None else self._names["error"].admit(error_type)
+    def finished(self, finished: Finished, verdict: Verdict, context: Context | None) -> None:
+        """Take all that a finished request adds to the metrics; its samples have the trace of the context."""
+        self._buffer.put(FinishedRequest(finished, verdict, now_in(context)), len(verdict.gaps))
 
-    def add(self, occasion: Occasion, metric: Metric, amount: int, labels: Combination, *own: Any) -> None:
-        """Count; ``own`` are the values of the metric's own attributes in the table's order, None for absent."""
-        self._counters[metric.name].add(amount, self.attributes(metric, labels, own), occasion)
+    def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
+        """Take inter-token gaps of a stream that goes on, nanoseconds."""
+        self._buffer.put(OpenGaps(labels, sorted(gaps), now_in(context)), len(gaps))
 
-    def record(self, occasion: Occasion, metric: Metric, seconds: float | None, labels: Combination, *own: Any) -> None:
-        """Record one duration; nothing of None."""
-        if seconds is not None:
-            self._histograms[metric.name].record(seconds, self.attributes(metric, labels, own), occasion)
+    def single(
+        self, metric: Metric, value: float, labels: RequestLabels, *own: str, context: Context | None = None
+    ) -> None:
+        """Take one sample: a count, or seconds; ``own`` are the values of the metric's own attributes."""
+        self._buffer.put(SingleSample(labels, metric, value, own, now_in(context)))
 
-    def record_gaps(self, occasion: Occasion, gaps: Sequence[int], labels: Combination) -> None:
-        """Record inter-token gaps, nanoseconds."""
-        if gaps:
-            self._gaps.record_many(gaps, self.attributes(semconv.INTER_TOKEN_LATENCY, labels, ()), occasion)
+    def startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
+        """Take a cold-start phase."""
+        self._buffer.put(StartupPhase(phase, model, seconds, now_in(context)))
 
-    def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
-        """Record a cold-start phase; it belongs to no request, so it bears neither operation nor provider."""
-        labels = (None, None, None if model is None else self._names["model"].admit(model), None)
-        named = self._names["phase"].admit(phase)
-        self.record(Occasion(context), semconv.STARTUP_DURATION, seconds, labels, named)
+    # What becomes of it.
 
-    def attributes(self, metric: Metric, labels: Combination, own: Combination) -> dict[str, Any]:
-        """Return the attribute set of a combination; beyond 1000 of a metric its open names are ``_OTHER``."""
-        sets = self._sets[metric.name]
-        key = labels + own
-        known = sets.get(key)
-        if known is not None:
-            return known
-        if len(sets) >= MAX_COMBINATIONS:
-            labels, own = _overflow(labels), _overflow_own(metric, own)
-        # Of those beyond the limit there are few: all of their values come from tables.
-        return sets.setdefault(labels + own, _attributes(metric, labels, own))
+    def fold(self) -> None:
+        """Bring everything handed over so far into the instruments."""
+        self._buffer.fold()
 
-    # ---------------------------------------------------------------------------------------- observables
+    def forget(self) -> None:
+        """Drop what a forked child inherited: its parent counts that."""
+        self._buffer.forget()
+        self._columns.forget()
+
+    def _fold_one(self, value: HandedOver) -> None:
+        value.fold(self._sets)
+
+    # What is observed.
+
+    def _collected(self) -> None:
+        """End requests whose handle is gone, then fold what they and all others handed over."""
+        runtime().housekeep(now=True)
+        self._buffer.fold()
 
     def _open(self) -> Iterator[tuple[Combination, str, int | None]]:
         """Yield labels, stage and age of every open request that is a whole one of ours."""
-        runtime().housekeep(now=True)
         for request in runtime().snapshot():
             active = request.active()
             if active is not None and request.assessor in self._recorders and request.labels.role == "whole":
                 stage, age = active
-                yield self.labels(request.labels), stage, age
+                yield self._sets.bounded(request.labels), stage, age
 
     def _observe_active(self, options: CallbackOptions) -> list[Observation]:
+        self._collected()
         counts: dict[Combination, int] = dict.fromkeys(self._active_seen, 0)
         for labels, stage, _ in self._open():
             key = (*labels, stage)
             counts[key] = counts.get(key, 0) + 1
         self._active_seen.update(dict.fromkeys(counts))
         return [
-            Observation(count, self.attributes(semconv.ACTIVE_REQUESTS, key[:4], key[4:]))
+            Observation(count, self._attributes.of(semconv.ACTIVE_REQUESTS, key[:4], key[4:]))
             for key, count in counts.items()
         ]
 
@@ -129,41 +121,25 @@ class Instruments:
             if age is not None:
                 oldest[labels] = max(oldest.get(labels, 0), age)
         return [
-            Observation(age / 1e9, self.attributes(semconv.OLDEST_REQUEST_AGE, labels, ()))
+            Observation(age / 1e9, self._attributes.of(semconv.OLDEST_REQUEST_AGE, labels, ()))
             for labels, age in oldest.items()
         ]
 
 
-def _overflow(labels: Combination) -> Combination:
-    *names, traffic = labels
-    return (*(None if name is None else semconv.OTHER for name in names), traffic)
+def _takes(meter: Meter, gaps: HistogramOutlet) -> dict[str, Take]:
+    """Make the counters and histograms; return what takes the samples of each, by name."""
+    takes: dict[str, Take] = {semconv.INTER_TOKEN_LATENCY.name: gaps.take_gaps}
+    for row in semconv.METRICS:
+        if row.kind == "counter":
+            counter = meter.create_counter(row.name, unit=row.unit, description=row.description)
+            takes[row.name] = CounterOutlet(counter).take
+        elif row.kind == "histogram" and row.name not in takes:
+            takes[row.name] = _histogram(meter, row).take
+    return takes
 
 
-def _overflow_own(metric: Metric, own: Combination) -> Combination:
-    return tuple(
-        semconv.OTHER if name == semconv.ERROR_TYPE and value is not None else value
-        for name, value in zip(metric.attributes, own, strict=True)
-    )
-
-
-def _attributes(metric: Metric, labels: Combination, own: Combination) -> dict[str, Any]:
-    operation, provider, model, traffic = labels
-    attributes = {
-        semconv.GEN_AI_OPERATION_NAME: operation,
-        semconv.GEN_AI_PROVIDER_NAME: provider,
-        semconv.GEN_AI_REQUEST_MODEL: model,
-        semconv.TRAFFIC: traffic,
-        **dict(zip(metric.attributes, own, strict=True)),
-    }
-    return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _counter(meter: Meter, row: Metric) -> Any:
-    return QuickCounter(meter.create_counter(row.name, unit=row.unit, description=row.description))
-
-
-def _histogram(meter: Meter, row: Metric) -> Any:
-    return BulkHistogram(
+def _histogram(meter: Meter, row: Metric) -> HistogramOutlet:
+    return HistogramOutlet(
         meter.create_histogram(
             row.name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets
         )
@@ -187,14 +163,35 @@ def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], It
 
 _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
 
+# A processor can outlive the meter provider that it was made with, and with it the requests that wait there.
+_inherited_by_forks: weakref.WeakSet[Instruments] = weakref.WeakSet()
+
 
 def instruments_of(meter_provider: MeterProvider) -> Instruments:
     """Return the instruments of a meter provider, made once."""
-    known = _instruments.get(meter_provider)
-    if known is None:
-        # What was made before the app set its global provider went through the API's proxy, and records there now.
-        behind = ((getattr(key, "_real_meter_provider", None), made) for key, made in list(_instruments.items()))
-        known = next((made for real, made in behind if real is meter_provider), None)
+    known = _instruments.get(meter_provider) or _made_before_it_was_global(meter_provider)
     if known is None:
         known = _instruments[meter_provider] = Instruments(meter_provider)
+        _inherited_by_forks.add(known)
+        _watch_forks()
     return known
+
+
+def _made_before_it_was_global(meter_provider: MeterProvider) -> Instruments | None:
+    """Return what was made through the API's stand-in for the global provider: it records into the real one now."""
+    if meter_provider is not metrics.get_meter_provider():
+        return None
+    # The API's own classes are the stand-in, which there is one of, and the no-op provider, which keeps nothing.
+    made = ((type(provider).__module__, instruments) for provider, instruments in list(_instruments.items()))
+    return next((instruments for module, instruments in made if module.startswith("opentelemetry.metrics")), None)
+
+
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _forget_in_child() -> None:
+    for instruments in list(_inherited_by_forks):
+        instruments.forget()

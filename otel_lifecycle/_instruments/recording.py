@@ -1,73 +1,133 @@
-"""From a verdict to metrics: which of a request's figures go into which instrument."""
+"""The values that requests hand over, and the samples each of them is.
+
+:class:`FinishedRequest` is all that a finished request adds to the metrics.  :class:`OpenGaps` are inter-token gaps of
+a stream that goes on, :class:`SingleSample` is whatever comes alone: a violation after the end, a wasted token, a
+cold-start phase.  All are immutable; nothing is computed before they are folded.
+"""
 
 from __future__ import annotations
 
-from opentelemetry.context import Context
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.verdict import Finished, Verdict
-from otel_lifecycle._instruments._occasion import Occasion
-from otel_lifecycle._instruments.instruments import Combination, Instruments
+from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
+from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle.semconv import Metric
 
 
-def record_finished(
-    instruments: Instruments, finished: Finished, verdict: Verdict, context: Context | None = None
-) -> None:
-    """Record everything a finished request adds to the metrics; ``context`` is that of its span, for exemplars.
+class FinishedRequest(NamedTuple):
+    """A finished request and what it amounts to."""
 
-    The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
-    """
-    labels, occasion = instruments.labels(finished.labels), Occasion(context)
-    for stage, seconds in verdict.stages.items():
-        instruments.record(occasion, semconv.STAGE_DURATION, seconds, labels, stage)
-    for kind, count in finished.violations.items():
-        instruments.add(occasion, semconv.TRANSITION_VIOLATIONS, count, labels, kind)
-    if finished.labels.role != "whole":
-        return
-    _record_outcome(instruments, finished, verdict, labels, occasion)
-    _record_tokens(instruments, finished, verdict, labels, occasion)
-    for state, count in finished.preemptions.items():
-        instruments.add(occasion, semconv.PREEMPTION_COUNT, count, labels, semconv.WIRE_STAGE[state])
-    for objective, met in (verdict.slo or {}).items():
-        instruments.add(occasion, semconv.SLO_RESULTS, 1, labels, objective, met)
-    if finished.labels.traffic == "live":
-        _record_convention(instruments, finished, verdict, labels, occasion)
+    finished: Finished
+    verdict: Verdict
+    moment: Moment
+
+    def fold(self, sets: LabelSets) -> None:
+        """Add the samples.
+
+        The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
+        """
+        finished, verdict, moment = self
+        labels = sets.of(finished.labels)
+        for stage, seconds in verdict.stages.items():
+            labels.add((seconds, moment), semconv.STAGE_DURATION, stage)
+        for kind, count in finished.violations.items():
+            labels.add((count, moment), semconv.TRANSITION_VIOLATIONS, kind)
+        if finished.labels.role != "whole":
+            return
+        error = sets.name("error", finished.error_type)
+        self._fold_outcome(labels, error)
+        self._fold_tokens(labels)
+        if finished.labels.traffic == "live":
+            self._fold_convention(labels, error)
+
+    def _fold_outcome(self, labels: LabelSet, error: str | None) -> None:
+        finished, verdict, moment = self
+        outcome, seconds = verdict.outcome, verdict.seconds
+        labels.add((1, moment), semconv.REQUESTS, outcome, verdict.failure_stage, verdict.bottleneck, error)
+        for metric, name in _DURATIONS:
+            if name in seconds:
+                labels.add((seconds[name], moment), metric, outcome)
+        for state, count in finished.preemptions.items():
+            labels.add((count, moment), semconv.PREEMPTION_COUNT, semconv.WIRE_STAGE[state])
+        for objective, met in (verdict.slo or {}).items():
+            labels.add((1, moment), semconv.SLO_RESULTS, objective, met)
+
+    def _fold_tokens(self, labels: LabelSet) -> None:
+        finished, verdict, moment = self
+        if verdict.gaps:
+            labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
+        if read := finished.usage.get("input_tokens"):
+            labels.add((read, moment), semconv.TOKENS, "input")
+        # The engine's own figure is what it billed; marks count what was seen of it.
+        if written := finished.usage.get("output_tokens", verdict.output_tokens):
+            labels.add((written, moment), semconv.TOKENS, "output")
+
+    def _fold_convention(self, labels: LabelSet, error: str | None) -> None:
+        """Add the GenAI convention's server metrics.
+
+        Its time to first token and time per output token are those of successful responses only.
+        """
+        _, verdict, moment = self
+        seconds = verdict.seconds
+        if "e2e" in seconds:
+            labels.add((seconds["e2e"], moment), semconv.GEN_AI_REQUEST_DURATION, error)
+        if verdict.outcome != "completed":
+            return
+        if "ttft" in seconds:
+            labels.add((seconds["ttft"], moment), semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
+        if (per_token := verdict.convention_time_per_output_token) is not None:
+            labels.add((per_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
 
 
-def _record_outcome(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
-) -> None:
-    error = instruments.error(finished.error_type)
-    own = (verdict.outcome, verdict.failure_stage, verdict.bottleneck, error)
-    instruments.add(occasion, semconv.REQUESTS, 1, labels, *own)
-    for metric, name in (
-        (semconv.REQUEST_DURATION, "e2e"),
-        (semconv.TIME_TO_FIRST_TOKEN, "ttft"),
-        (semconv.TIME_PER_OUTPUT_TOKEN, "tpot"),
-    ):
-        instruments.record(occasion, metric, verdict.seconds.get(name), labels, verdict.outcome)
+_DURATIONS = (
+    (semconv.REQUEST_DURATION, "e2e"),
+    (semconv.TIME_TO_FIRST_TOKEN, "ttft"),
+    (semconv.TIME_PER_OUTPUT_TOKEN, "tpot"),
+)
 
 
-def _record_tokens(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
-) -> None:
-    instruments.record_gaps(occasion, verdict.gaps, labels)
-    usage = finished.usage
-    # The engine's own figure is what it billed; marks count what was seen of it.
-    output = usage.get("output_tokens", verdict.output_tokens)
-    counts = {"input": usage.get("input_tokens"), "output": output}
-    for direction, count in counts.items():
-        if count:
-            instruments.add(occasion, semconv.TOKENS, count, labels, direction)
+class OpenGaps(NamedTuple):
+    """Inter-token gaps of a stream that goes on, nanoseconds, sorted."""
+
+    labels: RequestLabels
+    gaps: Sequence[int]
+    moment: Moment
+
+    def fold(self, sets: LabelSets) -> None:
+        """Add the gaps."""
+        sets.of(self.labels).add((self.gaps, self.moment), semconv.INTER_TOKEN_LATENCY)
 
 
-def _record_convention(
-    instruments: Instruments, finished: Finished, verdict: Verdict, labels: Combination, occasion: Occasion
-) -> None:
-    """The GenAI convention's server metrics; its TTFT and time per output token are of successful responses only."""
-    error = instruments.error(finished.error_type)
-    instruments.record(occasion, semconv.GEN_AI_REQUEST_DURATION, verdict.seconds.get("e2e"), labels, error)
-    if verdict.outcome == "completed":
-        ttft, per_token = verdict.seconds.get("ttft"), verdict.convention_time_per_output_token
-        instruments.record(occasion, semconv.GEN_AI_TIME_TO_FIRST_TOKEN, ttft, labels)
-        instruments.record(occasion, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN, per_token, labels)
+class SingleSample(NamedTuple):
+    """One sample of a request: a count or seconds; ``own`` are the values of the metric's own attributes."""
+
+    labels: RequestLabels
+    metric: Metric
+    value: float
+    own: tuple[str, ...]
+    moment: Moment
+
+    def fold(self, sets: LabelSets) -> None:
+        """Add it."""
+        sets.of(self.labels).add((self.value, self.moment), self.metric, *self.own)
+
+
+class StartupPhase(NamedTuple):
+    """A cold-start phase: it belongs to no request, so it has neither operation nor provider."""
+
+    phase: str
+    model: str | None
+    seconds: float
+    moment: Moment
+
+    def fold(self, sets: LabelSets) -> None:
+        """Add it."""
+        phase = sets.name("phase", self.phase)
+        sets.of_model(self.model).add((self.seconds, self.moment), semconv.STARTUP_DURATION, phase)
+
+
+HandedOver: TypeAlias = "FinishedRequest | OpenGaps | SingleSample | StartupPhase"

@@ -12,43 +12,66 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.context import Context
 
 from otel_lifecycle import semconv
-from otel_lifecycle._instruments import _bulk
-from otel_lifecycle._instruments._occasion import Occasion
-from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, SETS, VIEWS, TwoWays, collect, count_calls, on_edges
+from otel_lifecycle._instruments import tally
+from otel_lifecycle._instruments.moment import now_in
+from tests.instruments.ways import (
+    CHAT,
+    EDGES,
+    MOMENTS,
+    MS,
+    SAMPLED,
+    SAMPLED_TOO,
+    SETS,
+    UNSAMPLED,
+    VIEWS,
+    TwoWays,
+    collect,
+    count_calls,
+    on_edges,
+)
 
 gaps = st.lists(
     st.integers(0, 200 * MS) | st.integers(0, 1 << 60) | st.sampled_from(on_edges(EDGES)), max_size=300
 ).map(sorted)
-rounds = st.lists(st.lists(st.tuples(gaps, st.sampled_from(SETS)), max_size=4), min_size=1, max_size=3)
+runs = st.lists(st.tuples(gaps, st.sampled_from(MOMENTS)), max_size=3)
+rounds = st.lists(st.lists(st.tuples(runs, st.sampled_from(SETS)), max_size=4), min_size=1, max_size=3)
+durations = st.lists(
+    st.tuples(st.floats(0, 1e4) | st.sampled_from(EDGES), st.sampled_from(MOMENTS)),
+    max_size=80,
+)
+rounds_of_durations = st.lists(
+    st.lists(st.tuples(durations, st.sampled_from(SETS)), max_size=4), min_size=1, max_size=3
+)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=25, deadline=None)
 @given(rounds=rounds)
-def test_both_ways_leave_the_same_in_every_reader(view: str, rounds: list[list[tuple[list[int], Any]]]) -> None:
+def test_both_ways_leave_the_same_in_every_reader(view: str, rounds: list[list[tuple[list[Any], Any]]]) -> None:
     """Whatever is recorded between collections, cumulative and delta points are those of plain recording."""
     ways = TwoWays(view)
     # After zeros alone, collecting a cumulative exponential histogram can raise in the SDK, however it was recorded.
     least = 1 if view.startswith("exponential") else 0
     for recorded in rounds:
-        for gaps, attributes in recorded:
-            ways.record([gap + least for gap in gaps], attributes)
+        for runs, attributes in recorded:
+            ways.record_runs([([gap + least for gap in gaps], moment) for gaps, moment in runs], attributes)
         ways.check()
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@settings(max_examples=10, deadline=None)
-@given(rounds=rounds)
-def test_single_samples_leave_the_same_in_every_reader(view: str, rounds: list[list[tuple[list[int], Any]]]) -> None:
-    """A sample that goes directly into its aggregation is recorded as a plain one is, exponential and own ones too."""
+@settings(max_examples=15, deadline=None)
+@given(rounds=rounds_of_durations)
+def test_durations_of_many_requests_leave_the_same_in_every_reader(
+    view: str, rounds: list[list[tuple[list[Any], Any]]]
+) -> None:
+    """Durations in any order, with traces of their own, leave the points and exemplars of plain recording."""
     ways = TwoWays(view)
-    least = 1 if view.startswith("exponential") else 0
+    least = 1e-9 if view.startswith("exponential") else 0
     for recorded in rounds:
-        for gaps, attributes in recorded:
-            ways.record_singly([gap + least for gap in gaps], attributes)
+        for samples, attributes in recorded:
+            ways.record_durations([(seconds + least, moment) for seconds, moment in samples], attributes)
         ways.check()
 
 
@@ -63,7 +86,7 @@ def test_a_gap_on_an_edge_falls_where_its_float_seconds_fall(edges: tuple[float,
 @given(boundary=st.floats(0, 4e9), step=st.integers(-3, 3))
 def test_whole_nanoseconds_stand_in_for_a_boundary(boundary: float, step: int) -> None:
     """Comparing a gap with the edge found for a boundary is comparing its float seconds with the boundary."""
-    (edge,) = _bulk._edges_ns((boundary,)) or ()
+    (edge,) = tally._edges_ns((boundary,)) or ()
     gap = max(0, round(boundary * 1e9) + step)
     assert (gap <= edge) is (gap / 1e9 <= boundary)
 
@@ -71,9 +94,9 @@ def test_whole_nanoseconds_stand_in_for_a_boundary(boundary: float, step: int) -
 def test_the_installed_sdk_is_one_that_takes_bulk() -> None:
     """The fast way is open on this SDK: its proof held, and a thousand gaps make a handful of measurements."""
     ways = TwoWays()
-    ways.bulk.record_many([MS], CHAT, Occasion(SAMPLED))
-    calls = count_calls(lambda: ways.bulk.record_many([MS] * 1000, CHAT, Occasion(SAMPLED)))
-    assert (ways.bulk.fast, calls["aggregate"], calls["record"]) == (True, 0, 0)
+    ways.bulk.take_gaps(CHAT, [([MS], SAMPLED)])
+    calls = count_calls(lambda: ways.bulk.take_gaps(CHAT, [([MS] * 1000, SAMPLED)]))
+    assert (ways.bulk.bulk, calls["aggregate"], calls["record"]) == (True, 0, 0)
 
 
 @pytest.mark.parametrize("view", ["no view", "renamed", "other buckets", "fewer attributes", "exponential", "dropped"])
@@ -81,27 +104,26 @@ def test_views_of_the_known_kinds_make_no_measurement(view: str) -> None:
     """Of these streams none is recorded plainly once its attribute set is known, whether many samples or one."""
     ways = TwoWays(view)
     ways.record([MS], CHAT)
-    calls = count_calls(lambda: ways.bulk.record_many([MS, 2 * MS], CHAT, Occasion(SAMPLED)))
-    calls += count_calls(lambda: ways.bulk.record(0.001, CHAT, Occasion(SAMPLED))) if view != "dropped" else calls
+    calls = count_calls(lambda: ways.bulk.take_gaps(CHAT, [([MS, 2 * MS], SAMPLED)]))
+    calls += count_calls(lambda: ways.bulk.take(CHAT, [(0.001, SAMPLED)]))
     assert calls["consume_measurement"] == 0
 
 
 def test_each_bucket_that_got_a_gap_has_an_exemplar_of_the_request() -> None:
-    """The largest gap of each bucket is kept with the trace of the context, and none without a sampled one."""
+    """The largest gap of the last sampled request in each bucket is kept with its trace."""
     ways = TwoWays()
-    ways.bulk.record_many([3 * MS, 4 * MS, 40 * MS], CHAT, Occasion(SAMPLED))
-    ways.bulk.record_many([700 * MS], CHAT, Occasion(Context()))
+    ways.bulk.take_gaps(CHAT, [([3 * MS, 4 * MS, 40 * MS], SAMPLED), ([700 * MS], UNSAMPLED), ([3 * MS], SAMPLED_TOO)])
     (point,) = collect(ways.readers[0])["bulk"]
-    assert [(e.value, e.trace_id, e.span_id) for e in point.exemplars] == [(0.004, 7, 9), (0.04, 7, 9)]
+    assert [(e.value, e.trace_id, e.span_id) for e in point.exemplars] == [(0.003, 8, 9), (0.04, 7, 9)]
 
 
 def test_negative_gaps_are_left_out_and_none_at_all_leaves_nothing() -> None:
     """The SDK refuses a negative sample; no sample makes no stream."""
     ways = TwoWays()
-    ways.bulk.record_many([-5, -1], CHAT, Occasion())
-    ways.bulk.record_many([], CHAT, Occasion())
+    ways.bulk.take_gaps(CHAT, [([-5, -1], SAMPLED), ([], SAMPLED)])
+    ways.bulk.take_gaps(CHAT, [])
     assert collect(ways.readers[0]) == {}
-    ways.bulk.record_many([-5, 0, 5 * MS], CHAT, Occasion())
+    ways.bulk.take_gaps(CHAT, [([-5, 0, 5 * MS], SAMPLED)])
     (point,) = collect(ways.readers[0])["bulk"]
     assert (point.count, point.sum, point.min, point.max) == (2, 0.005, 0.0, 0.005)
 
@@ -149,7 +171,7 @@ def test_totals_are_exact_while_others_record_and_collect() -> None:
 def in_bulk(ways: TwoWays, samples: list[int], turns: int) -> None:
     """Record the samples again and again, with two attribute sets in turn."""
     for turn in range(turns):
-        ways.bulk.record_many(samples, SETS[turn % 2], Occasion())
+        ways.bulk.take_gaps(SETS[turn % 2], [(samples, now_in(None))])
 
 
 def one_by_one(ways: TwoWays, samples: list[int], turns: int) -> None:
@@ -181,19 +203,19 @@ class Collecting(threading.Thread):
         self.join()
 
 
-@pytest.mark.parametrize("way", ["many", "single"])
+@pytest.mark.parametrize("way", ["gaps", "durations"])
 @pytest.mark.parametrize("holder", ["stream", "aggregation"])
 def test_recording_waits_for_a_collection_in_progress(holder: str, way: str) -> None:
     """Whatever lock the SDK holds while it collects a stream, samples stay out until it is released."""
     ways = TwoWays()
-    ways.bulk.record_many([MS], CHAT, Occasion())
+    ways.bulk.take_gaps(CHAT, [([MS], SAMPLED)])
     provider: Any = ways.provider
     storage = next(iter(provider._measurement_consumer._reader_storages.values()))
     (stream,) = storage._get_or_init_view_instrument_match(ways.instrument)
     (aggregation,) = stream._attributes_aggregation.values()
     record = {
-        "many": lambda: ways.bulk.record_many([MS], CHAT, Occasion()),
-        "single": lambda: ways.bulk.record(0.001, CHAT, Occasion()),
+        "gaps": lambda: ways.bulk.take_gaps(CHAT, [([MS], SAMPLED)]),
+        "durations": lambda: ways.bulk.take(CHAT, [(0.001, SAMPLED)]),
     }[way]
     recording = threading.Thread(target=record)
     with {"stream": stream, "aggregation": aggregation}[holder]._lock:

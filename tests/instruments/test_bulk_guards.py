@@ -16,11 +16,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics._internal import aggregation as sdk_aggregation
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_lifecycle._instruments import _bulk, _direct
-from otel_lifecycle._instruments._bulk import BulkHistogram
-from otel_lifecycle._instruments._direct import QuickCounter
-from otel_lifecycle._instruments._occasion import Occasion
-from otel_lifecycle._instruments._sdk_metrics import installed_sdk
+from otel_lifecycle import _sdk_metrics
+from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet, trusted_sdk
+from otel_lifecycle._sdk_metrics import installed_sdk
 from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, TwoWays, collect, count_calls
 
 
@@ -30,31 +28,31 @@ def test_a_proxy_counts_from_the_moment_a_provider_is_set() -> None:
     histogram = proxies.get_meter("tests").create_histogram(
         "proxied", "s", explicit_bucket_boundaries_advisory=list(EDGES)
     )
-    bulk = BulkHistogram(histogram)
-    bulk.record_many([MS], CHAT, Occasion())
-    assert not bulk.fast
+    bulk = HistogramOutlet(histogram)
+    bulk.take_gaps(CHAT, [([MS], SAMPLED)])
+    assert not bulk.bulk
 
     reader = InMemoryMetricReader()
     proxies.on_set_meter_provider(MeterProvider([reader], shutdown_on_exit=False))
-    bulk.record_many([2 * MS, 20 * MS], CHAT, Occasion())
+    bulk.take_gaps(CHAT, [([2 * MS, 20 * MS], SAMPLED)])
     (point,) = collect(reader)["proxied"]
-    assert (bulk.fast, point.count, point.sum) == (True, 2, 0.022)
+    assert (bulk.bulk, point.count, point.sum) == (True, 2, 0.022)
     assert tuple(point.explicit_bounds) == EDGES
 
 
 def test_without_an_sdk_there_is_nothing_to_do() -> None:
     """A no-op histogram is not called at all."""
-    bulk = BulkHistogram(NoOpMeterProvider().get_meter("tests").create_histogram("nothing"))
-    assert count_calls(lambda: bulk.record_many([MS] * 100, CHAT, Occasion()))["record"] == 0
-    assert not bulk.fast
+    bulk = HistogramOutlet(NoOpMeterProvider().get_meter("tests").create_histogram("nothing"))
+    assert count_calls(lambda: bulk.take_gaps(CHAT, [([MS] * 100, SAMPLED)]))["record"] == 0
+    assert not bulk.bulk
 
 
 def test_a_sample_the_sdk_refuses_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """A negative duration or count reaches the SDK, which says so and drops it; a direct one would be taken."""
     ways = TwoWays()
-    ways.bulk.record(-0.001, CHAT, Occasion())
+    ways.bulk.take(CHAT, [(-0.001, SAMPLED)])
     counter = ways.provider.get_meter("tests").create_counter("amounts")
-    QuickCounter(counter).add(-1, CHAT, Occasion())
+    CounterOutlet(counter).take(CHAT, [(-1, SAMPLED)])
     assert collect(ways.readers[0]) == {}
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
@@ -64,11 +62,11 @@ def test_a_counter_counts_as_the_sdk_counts() -> None:
     ways = TwoWays()
     meter = ways.provider.get_meter("tests")
     plain = meter.create_counter("single.count")
-    quick = QuickCounter(meter.create_counter("bulk.count"))
+    quick = CounterOutlet(meter.create_counter("bulk.count"))
     for amounts in ((0, 3), (), (5,)):
         for amount in amounts:
-            plain.add(amount, CHAT, SAMPLED)
-            quick.add(amount, CHAT, Occasion(SAMPLED))
+            plain.add(amount, CHAT, SAMPLED.context)
+            quick.take(CHAT, [(amount, SAMPLED)])
         ways.check()
     assert [point.value for point in collect(ways.readers[0])["bulk.count"]] == [8]
 
@@ -78,7 +76,7 @@ def test_a_disabled_sdk_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     ways = TwoWays()
     ways.record([MS], CHAT)
-    assert (ways.bulk.fast, collect(ways.readers[0])) == (False, {})
+    assert (ways.bulk.bulk, collect(ways.readers[0])) == (False, {})
 
 
 class ForeignHistogram(Histogram):
@@ -95,18 +93,18 @@ class ForeignHistogram(Histogram):
 def test_another_implementation_gets_every_sample_plainly() -> None:
     """The API promises ``record`` and nothing more."""
     foreign = ForeignHistogram()
-    bulk = BulkHistogram(foreign)
-    bulk.record_many([MS, 2 * MS], CHAT, Occasion(SAMPLED))
-    assert foreign.recorded == [(0.001, CHAT, SAMPLED), (0.002, CHAT, SAMPLED)]
-    assert not bulk.fast
+    bulk = HistogramOutlet(foreign)
+    bulk.take_gaps(CHAT, [([MS, 2 * MS], SAMPLED)])
+    assert foreign.recorded == [(0.001, CHAT, SAMPLED.context), (0.002, CHAT, SAMPLED.context)]
+    assert not bulk.bulk
 
 
 @pytest.fixture
 def unproven() -> Iterator[None]:
     """Forget the proof before and after, so that it is made anew."""
-    _direct.verified_sdk.cache_clear()
+    trusted_sdk.cache_clear()
     yield
-    _direct.verified_sdk.cache_clear()
+    trusted_sdk.cache_clear()
 
 
 @pytest.mark.usefixtures("unproven")
@@ -125,8 +123,8 @@ def test_an_sdk_that_counts_otherwise_is_recorded_plainly(
     ways.record([MS, 30 * MS], CHAT)
     ways.check()
     TwoWays()
-    assert (ways.bulk.fast, collect(ways.readers[0])["bulk"][0].count) == (False, 4)
-    assert [record.levelname for record in caplog.records if record.name == _direct.__name__] == ["WARNING"]
+    assert (ways.bulk.bulk, collect(ways.readers[0])["bulk"][0].count) == (False, 4)
+    assert [record.levelname for record in caplog.records if "other insides" in record.message] == ["WARNING"]
 
 
 @pytest.mark.usefixtures("unproven")
@@ -136,7 +134,7 @@ def test_an_sdk_with_other_insides_is_recorded_plainly(monkeypatch: pytest.Monke
 
     class Renamed(sdk_aggregation._ExplicitBucketHistogramAggregation):
         def __getattribute__(self, name: str) -> Any:
-            if name == gone and sys._getframe(1).f_globals["__name__"] == _bulk.__name__:
+            if name == gone and sys._getframe(1).f_globals["__name__"] == _sdk_metrics.__name__:
                 raise AttributeError(name)
             return super().__getattribute__(name)
 
@@ -144,7 +142,7 @@ def test_an_sdk_with_other_insides_is_recorded_plainly(monkeypatch: pytest.Monke
     ways = TwoWays()
     ways.record([MS, 30 * MS], CHAT)
     ways.check()
-    assert not ways.bulk.fast
+    assert not ways.bulk.bulk
 
 
 @pytest.mark.usefixtures("unproven")
@@ -152,7 +150,7 @@ def test_an_sdk_without_the_known_classes_is_recorded_plainly(monkeypatch: pytes
     """A class that is gone closes the fast way."""
     monkeypatch.delattr(sdk_aggregation, "_DropAggregation")
     assert installed_sdk() is None
-    assert not TwoWays().bulk.fast
+    assert not TwoWays().bulk.bulk
 
 
 @pytest.mark.usefixtures("unproven")
@@ -167,7 +165,7 @@ def test_a_patched_record_keeps_its_say_on_every_sample(monkeypatch: pytest.Monk
     ways = TwoWays()
     ways.record([2 * MS, 8 * MS], CHAT)
     ways.check()
-    assert (ways.bulk.fast, collect(ways.readers[0])["bulk"][0].sum) == (False, 0.005)
+    assert (ways.bulk.bulk, collect(ways.readers[0])["bulk"][0].sum) == (False, 0.005)
 
 
 @pytest.mark.skipif(not hasattr(SdkHistogram, "_is_enabled"), reason="this SDK cannot switch a meter off")
@@ -178,7 +176,7 @@ def test_a_meter_switched_off_takes_nothing_until_it_is_on_again() -> None:
     for enabled in (True, False, True):
         config.update(replace(config._config, is_enabled=enabled))
         ways.record([MS], CHAT)
-        ways.record_singly([MS], CHAT)
+        ways.record_durations([(0.001, SAMPLED)], CHAT)
     ways.check()
     assert collect(ways.readers[0])["bulk"][0].count == 4
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import (
@@ -21,18 +20,20 @@ from opentelemetry.sdk.metrics.view import (
     SumAggregation,
     View,
 )
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_lifecycle import semconv
-from otel_lifecycle._instruments._bulk import BulkHistogram
-from otel_lifecycle._instruments._occasion import Labels, Occasion
+from otel_lifecycle._instruments.delivery import HistogramOutlet
+from otel_lifecycle._instruments.moment import Labels, Moment
 
 EDGES = semconv.TOKEN_GAP_BUCKETS
 CHAT: Labels = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: "m"}
 SETS: tuple[Labels, ...] = (CHAT, {**CHAT, semconv.SLO_MET: True}, {**CHAT, semconv.GEN_AI_REQUEST_MODEL: "other"}, {})
-SAMPLED = set_span_in_context(
-    NonRecordingSpan(SpanContext(7, 9, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))), Context()
+SAMPLED, SAMPLED_TOO = (
+    Moment(SpanContext(trace, 9, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)), 1) for trace in (7, 8)
 )
+UNSAMPLED = Moment(SpanContext(5, 9, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT)), 1)
+MOMENTS = (SAMPLED, SAMPLED_TOO, UNSAMPLED)
 
 MS = 1_000_000
 
@@ -91,19 +92,24 @@ class TwoWays:
         meter = self.provider.get_meter("tests")
         self.single = meter.create_histogram("single", "s", explicit_bucket_boundaries_advisory=list(edges))
         self.instrument = meter.create_histogram("bulk", "s", explicit_bucket_boundaries_advisory=list(edges))
-        self.bulk = BulkHistogram(self.instrument)
+        self.bulk = HistogramOutlet(self.instrument)
 
-    def record(self, gaps: Sequence[int], attributes: Labels, context: Context | None = SAMPLED) -> None:
-        """Record the gaps both ways: all at once, and one by one."""
-        self.bulk.record_many(gaps, attributes, Occasion(context))
-        for gap in gaps:
-            self.single.record(gap / 1e9, attributes, context)
+    def record(self, gaps: Sequence[int], attributes: Labels, moment: Moment = SAMPLED) -> None:
+        """Record the gaps of a request both ways: all at once, and one by one."""
+        self.record_runs([(gaps, moment)], attributes)
 
-    def record_singly(self, gaps: Sequence[int], attributes: Labels, context: Context | None = SAMPLED) -> None:
-        """Record the gaps one by one, directly and plainly."""
-        for gap in gaps:
-            self.bulk.record(gap / 1e9, attributes, Occasion(context))
-            self.single.record(gap / 1e9, attributes, context)
+    def record_runs(self, runs: Sequence[tuple[Sequence[int], Moment]], attributes: Labels) -> None:
+        """Record the gaps of several requests both ways: all at once, and one by one."""
+        self.bulk.take_gaps(attributes, runs)
+        for gaps, moment in runs:
+            for gap in gaps:
+                self.single.record(gap / 1e9, attributes, moment.context)
+
+    def record_durations(self, samples: Sequence[tuple[float, Moment]], attributes: Labels) -> None:
+        """Record durations in seconds both ways."""
+        self.bulk.take(attributes, samples)
+        for seconds, moment in samples:
+            self.single.record(seconds, attributes, moment.context)
 
     def check(self) -> None:
         """Compare what each reader collects of the two, after the times that must differ are taken out."""
@@ -137,10 +143,10 @@ def everything(streams: dict[str, list[Any]]) -> Iterator[Any]:
 def comparable(point: Any) -> tuple[object, ...]:
     """Take out of a point what cannot be equal: times, rounding in a sum, the exemplars chosen by lot."""
     total = getattr(point, "sum", None)
+    # Other reservoirs than that of buckets choose by lot: only whether there is one can be compared.
+    exemplars: object = bool(point.exemplars)
     if hasattr(point, "bucket_counts"):
         exemplars = [(e.value, e.trace_id, e.span_id, dict(e.filtered_attributes or {})) for e in point.exemplars]
-    else:
-        exemplars = [e.trace_id for e in point.exemplars][:1]
     emptied: dict[str, Any] = {"exemplars": (), "start_time_unix_nano": 0, "time_unix_nano": 0}
     return (
         replace(point, **emptied, **({} if total is None else {"sum": 0.0})),

@@ -1,117 +1,59 @@
-"""The parts of the metrics SDK that direct recording reaches into, and the proof that it may.
+"""Whether the installed SDK keeps samples the way ``_sdk_metrics`` adds them.
 
-Everything here imports the SDK inside its functions: the package itself loads the API only.
+Known samples are recorded both ways in a provider of its own, and two readers, one cumulative and one delta, must
+collect the same after each round.  There are streams without a view, with filtered attributes, exponential and dropped
+ones.  It takes some 15 ms, once a process, when the first instruments are made.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.trace import SpanContext, TraceFlags
 
-from otel_lifecycle._instruments._occasion import Labels, Occasion
+from otel_lifecycle._instruments.moment import Labels, Moment
 
 _logger = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """What the proof asks of a histogram."""
+    """What the test asks of a histogram."""
 
-    def record(self, seconds: float, attributes: Labels, occasion: Occasion) -> None: ...
+    def take(self, attributes: Labels, samples: Sequence[tuple[float, Moment]]) -> None: ...
 
-    def record_many(self, gaps: Sequence[int], attributes: Labels, occasion: Occasion) -> None: ...
+    def take_gaps(self, attributes: Labels, runs: Sequence[tuple[Sequence[int], Moment]]) -> None: ...
 
 
 class Adder(Protocol):
-    """What the proof asks of a counter."""
+    """What the test asks of a counter."""
 
-    def add(self, amount: int, attributes: Labels, occasion: Occasion) -> None: ...
+    def take(self, attributes: Labels, amounts: Sequence[tuple[int, Moment]]) -> None: ...
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkMetrics:
-    """The classes of the installed SDK, and how it files attributes."""
-
-    counter: type[Any]
-    histogram: type[Any]
-    consumer: type[Any]
-    storage: type[Any]
-    match: type[Any]
-    explicit: type[Any]
-    exponential: type[Any]
-    drop: type[Any]
-    measurement: Callable[..., Any]
-    filters_by_context: frozenset[type[Any]]
-    key: Callable[[Labels], Hashable]
-
-
-def installed_sdk() -> SdkMetrics | None:
-    """Find the classes; None if the SDK is absent or has others."""
-    try:
-        from opentelemetry.sdk.metrics import (
-            AlwaysOffExemplarFilter,
-            AlwaysOnExemplarFilter,
-            TraceBasedExemplarFilter,
-        )
-        from opentelemetry.sdk.metrics import Counter as SdkCounter
-        from opentelemetry.sdk.metrics import Histogram as SdkHistogram
-        from opentelemetry.sdk.metrics._internal import _view_instrument_match, aggregation
-        from opentelemetry.sdk.metrics._internal.measurement import Measurement
-        from opentelemetry.sdk.metrics._internal.measurement_consumer import SynchronousMeasurementConsumer
-        from opentelemetry.sdk.metrics._internal.metric_reader_storage import MetricReaderStorage
-
-        return SdkMetrics(
-            counter=SdkCounter,
-            histogram=SdkHistogram,
-            consumer=SynchronousMeasurementConsumer,
-            storage=MetricReaderStorage,
-            match=_view_instrument_match._ViewInstrumentMatch,
-            explicit=aggregation._ExplicitBucketHistogramAggregation,
-            exponential=aggregation._ExponentialBucketHistogramAggregation,
-            drop=aggregation._DropAggregation,
-            measurement=Measurement,
-            filters_by_context=frozenset({AlwaysOffExemplarFilter, AlwaysOnExemplarFilter, TraceBasedExemplarFilter}),
-            # SDKs before 1.44 file attributes under a frozenset.
-            key=getattr(_view_instrument_match, "_hash_attributes", _as_frozenset),
-        )
-    except (ImportError, AttributeError):
-        return None
-
-
-def _as_frozenset(attributes: Labels) -> Hashable:
-    return frozenset(attributes.items())
-
-
-# -------------------------------------------------------------------------------------------------------------- proof
 
 _EDGES: Final = (0.0005, 0.005, 0.05, 0.5)
-_CONTEXT: Final = set_span_in_context(
-    NonRecordingSpan(SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))), Context()
+_ONE, _OTHER = (
+    Moment(SpanContext(trace, 2, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)), 1) for trace in (1, 3)
 )
 _ROUNDS: Final = (
     (0, 1, 500_000, 500_001, 4_999_999, 5_000_000, 5_000_001, 9_000_000_000),
     (50_000_001, 123_456_789),
 )
+_DURATIONS: Final = (0.02, 0.0005, 7.5)
 _LABELS: Final[tuple[Labels, ...]] = ({"kept": "a", "other": True}, {})
 _METERS: Final = ("plain", "filtered", "exponential", "dropped")
 
 
 def ways_agree(recorder: Callable[[Histogram], Recorder], adder: Callable[[Counter], Adder]) -> bool:
-    """Record known samples both ways in a provider of its own and compare what two readers collect, each time.
-
-    One reader is cumulative and one delta; there are streams without a view, with filtered attributes, exponential and
-    dropped ones.  Anything unexpected, an exception too, is a no.
-    """
+    """Return whether both ways leave the same.  Anything unexpected, an exception too, is a no."""
     try:
         return _compare(recorder, adder)
     except Exception:  # whatever it is, this SDK is not one that is known
-        _logger.debug("direct recording does not fit this SDK", exc_info=True)
+        _logger.debug("bulk recording does not fit this SDK", exc_info=True)
         return False
 
 
@@ -141,19 +83,21 @@ def _record_both(meter: Meter, recorder: Callable[[Histogram], Recorder], gaps: 
     )
     recording = recorder(ours)
     for labels in _LABELS:
-        recording.record_many(gaps, labels, Occasion(_CONTEXT))
-        recording.record(0.02, labels, Occasion(_CONTEXT))
-        for value in (*(gap / 1e9 for gap in gaps), 0.02):
-            theirs.record(value, labels, _CONTEXT)
+        recording.take_gaps(labels, [(gaps, _ONE), (gaps[:1], _OTHER)])
+        recording.take(labels, [(seconds, _ONE) for seconds in _DURATIONS])
+        for gap, moment in [*((gap, _ONE) for gap in gaps), (gaps[0], _OTHER)]:
+            theirs.record(gap / 1e9, labels, moment.context)
+        for seconds in _DURATIONS:
+            theirs.record(seconds, labels, _ONE.context)
 
 
 def _add_both(meter: Meter, adder: Callable[[Counter], Adder], amounts: Sequence[int]) -> None:
     ours, theirs = (meter.create_counter(f"{way}.{meter.name}.amounts") for way in ("direct", "plain"))
     adding = adder(ours)
     for labels in _LABELS:
+        adding.take(labels, [(amount, _ONE) for amount in amounts])
         for amount in amounts:
-            adding.add(amount, labels, Occasion(_CONTEXT))
-            theirs.add(amount, labels, _CONTEXT)
+            theirs.add(amount, labels, _ONE.context)
 
 
 def _delta() -> dict[type, Any]:

@@ -1,0 +1,67 @@
+"""Samples sorted by instrument and attribute set, on their way from the buffer into the instruments."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from otel_lifecycle._instruments.moment import Labels
+from otel_lifecycle._log import say
+
+Take: TypeAlias = Callable[[Labels, Sequence[Any]], None]
+
+
+class Column:
+    """The samples of one fold for one instrument and one attribute set."""
+
+    __slots__ = ("_attributes", "_filled", "_samples", "_take")
+
+    def __init__(self, attributes: Labels, take: Take, filled: dict[Column, None]) -> None:
+        self._attributes = attributes
+        self._take = take
+        self._samples: list[Any] = []
+        self._filled = filled
+
+    def add(self, sample: Any) -> None:
+        """Add a sample: a value, or the gaps of a request, with its moment."""
+        # In this order a signal handler that folds in between leaves the sample to the interrupted fold.
+        self._samples.append(sample)
+        self._filled[self] = None
+
+    def flush(self) -> None:
+        """Hand the samples to the instrument, each once: they are gone here before the instrument has them."""
+        samples, self._samples = self._samples, []
+        if samples:
+            self._take(self._attributes, samples)
+
+    def forget(self) -> None:
+        """Drop the samples."""
+        self._samples = []
+
+
+class Columns:
+    """All columns that got a sample since the last flush.  Callers hold the buffer's lock."""
+
+    __slots__ = ("_filled",)
+
+    def __init__(self) -> None:
+        self._filled: dict[Column, None] = {}
+
+    def make(self, attributes: Labels, take: Take) -> Column:
+        """Make a column."""
+        return Column(attributes, take, self._filled)
+
+    def flush(self) -> None:
+        """Hand all samples over; an instrument that fails does not keep the others from theirs."""
+        while self._filled:
+            column, _ = self._filled.popitem()
+            try:
+                column.flush()
+            except Exception as error:  # noqa: BLE001  # it is the provider's, or a view's
+                say("record", "samples could not be recorded", level=logging.ERROR, error=error)
+
+    def forget(self) -> None:
+        """Drop what a forked child inherited in the middle of a fold."""
+        while self._filled:
+            self._filled.popitem()[0].forget()

@@ -1,0 +1,214 @@
+"""From a batch of samples into an instrument of any provider, the SDK's at the price of a few samples.
+
+Each stream of an SDK instrument is judged by the exact type of its aggregation: an explicit-bucket histogram takes
+counts, a sum takes a total, an exponential histogram takes the samples past the look-ups, a dropped stream takes
+nothing.  Every other one (last value, a class of somebody's own, an attribute set beyond the cardinality limit) gets
+plain measurements, and an instrument that is not the SDK's gets plain ``record`` and ``add`` calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeAlias
+
+from opentelemetry.metrics import Counter, Histogram, NoOpCounter, NoOpHistogram
+
+from otel_lifecycle._instruments.moment import Labels, Moment
+from otel_lifecycle._instruments.self_test import ways_agree
+from otel_lifecycle._instruments.tally import Batch, Durations, Gaps, Run, Sample, Tally
+from otel_lifecycle._log import logger
+from otel_lifecycle._sdk_metrics import SdkMetrics, Stream, Streams, installed_sdk, is_sdk_instrument, real_instrument
+
+Amount: TypeAlias = tuple[int, Moment]
+
+
+class _Outlet:
+    """What an instrument of the API stands for: the real one behind a proxy, and its streams if they are known.
+
+    ``sdk`` is given by the self-test, which tries an SDK before anybody trusts it.
+    """
+
+    __slots__ = ("_instrument", "_known", "_sdk")
+
+    def __init__(self, instrument: Any, sdk: SdkMetrics | None = None) -> None:
+        self._instrument = instrument
+        self._sdk = sdk
+        self._known: tuple[Any, Streams | None] = (None, None)
+        if self._find()[0] is None and sdk is None:
+            # A provider may come later; the self-test belongs here at set-up, not to the first collection.
+            trusted_sdk()
+
+    @property
+    def bulk(self) -> bool:
+        """Whether every stream takes samples in bulk now, so that a batch costs little on any thread."""
+        streams = self._find()[1]
+        return streams is not None and all(stream.kind in ("explicit", "sum", "drop") for stream in streams.all())
+
+    def _find(self) -> tuple[Any, Streams | None]:
+        """Return the instrument that takes samples, None while there is none, and its streams if they are known."""
+        instrument = real_instrument(self._instrument)
+        known = self._known
+        if known[0] is instrument:
+            return known
+        if isinstance(instrument, (NoOpCounter, NoOpHistogram)):
+            return None, None
+        self._known = known = (instrument, _streams_of(instrument, self._sdk))
+        return known
+
+
+class HistogramOutlet(_Outlet):
+    """A histogram in seconds that takes samples in batches."""
+
+    __slots__ = ()
+
+    def __init__(self, histogram: Histogram, sdk: SdkMetrics | None = None) -> None:
+        super().__init__(histogram, sdk)
+
+    def take(self, attributes: Labels, samples: Sequence[Sample]) -> None:
+        """Take durations in seconds, oldest first; what the SDK would refuse goes to ``record``, which says so."""
+        taken = [sample for sample in samples if 0 <= sample[0] < math.inf]
+        if taken:
+            self._pour(attributes, Durations(taken))
+        if len(taken) < len(samples) and (histogram := self._find()[0]) is not None:
+            for value, moment in samples:
+                if not 0 <= value < math.inf:
+                    histogram.record(value, attributes, moment.context)
+
+    def take_gaps(self, attributes: Labels, runs: Sequence[Run]) -> None:
+        """Take gaps in nanoseconds, as ``record(gap / 1e9)`` would, but with the sum rounded once.
+
+        A negative gap is left out, as the SDK refuses it.
+        """
+        runs = [(gaps if gaps[0] >= 0 else [gap for gap in gaps if gap >= 0], moment) for gaps, moment in runs if gaps]
+        runs = [run for run in runs if run[0]]
+        if runs:
+            self._pour(attributes, Gaps(runs))
+
+    def _pour(self, attributes: Labels, batch: Batch) -> None:
+        histogram, streams = self._find()
+        if histogram is None:
+            return
+        if streams is None:
+            for value, moment, _ in batch.each():
+                histogram.record(value, attributes, moment.context)
+        elif streams.enabled():
+            _Pouring(streams, attributes).pour(batch)
+
+
+class CounterOutlet(_Outlet):
+    """A counter that takes amounts in batches."""
+
+    __slots__ = ()
+
+    def __init__(self, counter: Counter, sdk: SdkMetrics | None = None) -> None:
+        super().__init__(counter, sdk)
+
+    def take(self, attributes: Labels, amounts: Sequence[Amount]) -> None:
+        """Take amounts; a negative one goes to ``add``, which refuses it and says so."""
+        counter, streams = self._find()
+        if counter is None:
+            return
+        if streams is None or any(amount < 0 for amount, _ in amounts):
+            for amount, moment in amounts:
+                counter.add(amount, attributes, moment.context)
+        elif streams.enabled():
+            _Pouring(streams, attributes).pour_amounts(amounts)
+
+
+class _Pouring:
+    """One batch on its way into every stream of every reader."""
+
+    __slots__ = ("_attributes", "_streams", "_tallies", "_wanted")
+
+    def __init__(self, streams: Streams, attributes: Labels) -> None:
+        self._streams = streams.all()
+        self._attributes = attributes
+        self._wanted = streams.wanted(attributes)
+        # Readers mostly share their boundaries, and then the sorting too.
+        self._tallies: dict[tuple[float, ...], Tally | None] = {}
+
+    def pour(self, batch: Batch) -> None:
+        for stream in self._streams:
+            if stream.kind == "explicit":
+                self._pour_counts(stream, batch)
+            elif stream.kind == "exponential":
+                self._aggregate(stream, list(batch.each()))
+            elif stream.kind != "drop":
+                self._measure(stream, batch)
+
+    def pour_amounts(self, amounts: Sequence[Amount]) -> None:
+        total = sum(amount for amount, _ in amounts)
+        for stream in self._streams:
+            if stream.kind == "sum":
+                self._aggregate(stream, [(total, self._shown(amounts), True)])
+            elif stream.kind in ("explicit", "exponential"):
+                self._aggregate(stream, [(amount, moment, True) for amount, moment in amounts])
+            elif stream.kind != "drop":
+                for amount, moment in amounts:
+                    stream.measure(self._attributes, amount, moment, self._wanted(amount, moment))
+
+    def _shown(self, amounts: Sequence[Amount]) -> Moment:
+        """Return the moment of the sum: the last one that may become an exemplar, else the last."""
+        wanted = (moment for amount, moment in reversed(amounts) if self._wanted(amount, moment))
+        return next(wanted, amounts[-1][1])
+
+    def _pour_counts(self, stream: Stream, batch: Batch) -> None:
+        """Add to an explicit-bucket aggregation; where there is none yet, its first sample is measured plainly."""
+        if stream.boundaries not in self._tallies:
+            self._tallies[stream.boundaries] = batch.tally(stream.boundaries, self._wanted)
+        tally = self._tallies[stream.boundaries]
+        if tally is None:
+            self._measure(stream, batch)
+        elif not stream.add(self._attributes, tally):
+            self._measure_first(stream, batch)
+            rest = batch.rest()
+            if rest is not None and not self._add(stream, rest):
+                self._measure(stream, rest)
+
+    def _add(self, stream: Stream, batch: Batch) -> bool:
+        tally = batch.tally(stream.boundaries, self._wanted)
+        return tally is not None and stream.add(self._attributes, tally)
+
+    def _aggregate(self, stream: Stream, samples: list[tuple[float, Moment, bool]]) -> None:
+        """Let an aggregation take the samples one by one; those it is not there for are measured plainly."""
+        samples = [(value, moment, offered and self._wanted(value, moment)) for value, moment, offered in samples]
+        taken = stream.aggregate(self._attributes, samples)
+        while taken < len(samples):
+            stream.measure(self._attributes, *samples[taken])
+            taken = stream.aggregate(self._attributes, samples, taken + 1)
+
+    def _measure_first(self, stream: Stream, batch: Batch) -> None:
+        for value, moment, _ in islice(batch.each(), 1):
+            stream.measure(self._attributes, value, moment, self._wanted(value, moment))
+
+    def _measure(self, stream: Stream, batch: Batch) -> None:
+        for value, moment, _ in batch.each():
+            stream.measure(self._attributes, value, moment, self._wanted(value, moment))
+
+
+def _streams_of(instrument: Any, sdk: SdkMetrics | None) -> Streams | None:
+    """Return the streams of the SDK's own instruments, where the SDK is one that can be trusted."""
+    if not is_sdk_instrument(instrument):
+        return None
+    known = trusted_sdk() if sdk is None else sdk
+    if known is None or not known.makes(instrument):
+        return None
+    return Streams(instrument, known)
+
+
+@lru_cache(maxsize=1)
+def trusted_sdk() -> SdkMetrics | None:
+    """Return the SDK's classes if bulk recording leaves in it what plain recording does; found out once a process."""
+    sdk = installed_sdk()
+    if sdk is not None and ways_agree(
+        lambda histogram: HistogramOutlet(histogram, sdk), lambda counter: CounterOutlet(counter, sdk)
+    ):
+        return sdk
+    logger.warning(
+        "the installed opentelemetry-sdk has other insides than those known here; "
+        "metrics are as exact as before, and collecting them takes more CPU"
+    )
+    return None
