@@ -223,6 +223,10 @@ class Stream:
         self._keys[id(attributes)] = (attributes, key)
         return key
 
+    def has(self, attributes: Labels) -> bool:
+        """Return whether there is an aggregation for these attributes."""
+        return self._key(attributes) in self._target._attributes_aggregation
+
     def add(self, attributes: Labels, tally: Tally) -> bool:
         """Add to an explicit-bucket aggregation; False where there is none for these attributes.
 

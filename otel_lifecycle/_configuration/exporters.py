@@ -75,10 +75,11 @@ class ProcessMetrics(MetricExporter):
     """A metric exporter that exports in the process that made it, and in no child."""
 
     def __init__(self, exporter: MetricExporter, default_endpoint: DefaultEndpoint | None = None) -> None:
-        super().__init__(
-            preferred_temporality=exporter._preferred_temporality,  # no public way to ask
-            preferred_aggregation=exporter._preferred_aggregation,  # no public way to ask
-        )
+        super().__init__()
+        # A reader asks its exporter for the temporality and aggregation it prefers by names that are not public.
+        # Whatever the SDK's base class keeps of that is taken over, under the names it has there.
+        for name, default in list(vars(self).items()):
+            setattr(self, name, getattr(exporter, name, default))
         self._exporter = exporter
         self._default_endpoint = default_endpoint
         self._pid = os.getpid()

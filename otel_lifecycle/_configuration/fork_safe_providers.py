@@ -14,15 +14,18 @@ from opentelemetry.metrics import (
     Counter,
     Histogram,
     Meter,
+    NoOpMeter,
     ObservableCounter,
     ObservableGauge,
     ObservableUpDownCounter,
     UpDownCounter,
 )
-from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.sdk import metrics as sdk_metrics
 from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.trace import Span, Tracer
+
+Gauge: Any = type(NoOpMeter("otel_lifecycle").create_gauge("gauge")).__base__
+"""The API's class of gauges, which has no public name: its no-op gauge derives from it."""
 
 
 class Delegate:
@@ -172,7 +175,7 @@ class _Histogram(_Instrument, Histogram):
         self._real().record(*arguments, **named)
 
 
-class _Gauge(_Instrument, Gauge):
+class _Gauge(_Instrument, Gauge):  # type: ignore[misc]  # the class is not known before run time
     def set(self, *arguments: Any, **named: Any) -> None:
         """Set the instrument of this process."""
         self._real().set(*arguments, **named)

@@ -47,6 +47,11 @@ class _Outlet:
         streams = self._find()[1]
         return streams is not None and all(stream.kind in ("explicit", "sum", "drop") for stream in streams.all())
 
+    def finds(self, attributes: Labels) -> bool:
+        """Return whether every stream that keeps samples has some under these attributes."""
+        streams = self._find()[1]
+        return streams is not None and all(stream.kind == "drop" or stream.has(attributes) for stream in streams.all())
+
     def _find(self) -> tuple[Any, Streams | None]:
         """Return the instrument that takes samples, None while there is none, and its streams if they are known."""
         instrument = real_instrument(self._instrument)
