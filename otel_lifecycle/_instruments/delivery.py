@@ -116,9 +116,13 @@ class CounterOutlet(_Outlet):
         counter, streams = self._find()
         if counter is None:
             return
-        if streams is None or any(amount < 0 for amount, _ in amounts):
+        if any(amount < 0 for amount, _ in amounts):
             for amount, moment in amounts:
                 counter.add(amount, attributes, moment.context)
+        elif streams is None:
+            # One total leaves what its parts would, but for the choice of an exemplar, which is by lot anyway.
+            shown = next((moment for _, moment in reversed(amounts) if moment.sampled), amounts[-1][1])
+            counter.add(sum(amount for amount, _ in amounts), attributes, shown.context)
         elif streams.enabled():
             _Pouring(streams, attributes).pour_amounts(amounts)
 

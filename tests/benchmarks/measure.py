@@ -11,7 +11,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
 from time import monotonic, process_time_ns
@@ -45,12 +45,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """One row of the budget, measured.  ``doubt``: why there is no figure."""
+    """One row of the budget, measured.
+
+    ``doubt``: why there is no figure.  ``costs``: CPU microseconds of each contender, for the page.
+    """
 
     name: str
     limit: float
     interval: Interval | None = None
     doubt: str | None = None
+    costs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from time import perf_counter, time_ns
 from typing import Any, Protocol
+from unittest.mock import patch
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
+from otel_lifecycle._instruments import delivery
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.processor import LifecycleSpanProcessor
 
 MODEL = "smollm2"
@@ -67,11 +71,11 @@ class Subject(Protocol):
 class Providers:
     """Providers of a subject's own, without exporters, threads or exit handlers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sampled: bool = True) -> None:
         self.kept = Kept()
         self.reader = InMemoryMetricReader()
         self.meter_provider = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.tracer_provider = TracerProvider(shutdown_on_exit=False)
+        self.tracer_provider = TracerProvider(sampler=None if sampled else ALWAYS_OFF, shutdown_on_exit=False)
 
     def keep(self) -> None:
         """Let the keeper see spans end, after the processors there are."""
@@ -88,10 +92,12 @@ class Providers:
 class Lifecycle(Providers):
     """This package: boundaries marked, every token a mark."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, sampled: bool = True) -> None:
+        super().__init__(sampled=sampled)
         self.processor = LifecycleSpanProcessor(meter_provider=self.meter_provider)
         self.tracer_provider.add_span_processor(self.processor)
+        # No processor sees an unsampled span, and several live in this process: say whose requests these are.
+        runtime().seen_with(self.tracer_provider, self.processor)
         self.keep()
 
     def open(self) -> Any:
@@ -107,6 +113,24 @@ class Lifecycle(Providers):
         with self.open() as request:
             for _ in range(tokens - 1):
                 request.token()
+
+
+class LifecyclePooling(Lifecycle):
+    """This package: a request of an embedding model, which has no tokens."""
+
+    def serve(self, tokens: int) -> None:
+        """Serve one request."""
+        with lifecycle.request(model=MODEL, shape="pooling", tracer_provider=self.tracer_provider) as request:
+            request.admit()
+            request.input_ready()
+
+
+class LifecycleFallback(Lifecycle):
+    """This package on an SDK with other insides than those it knows: everything goes through the public API."""
+
+    def __init__(self, *, sampled: bool = True) -> None:
+        with patch.object(delivery, "trusted_sdk", lambda: None):
+            super().__init__(sampled=sampled)
 
 
 class LifecycleStream(Lifecycle):
@@ -157,8 +181,8 @@ class Plain(Providers):
 class BareSpans(Providers):
     """Five spans without anything in them: as many as a request and its stages."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, sampled: bool = True) -> None:
+        super().__init__(sampled=sampled)
         self.keep()
         self.tracer = self.tracer_provider.get_tracer("bare")
 

@@ -159,14 +159,18 @@ def figures_of(reader: Any) -> dict[str, float]:
     """Return the sum of each metric's counts."""
     data = reader.get_metrics_data()
     return {
-        metric.name: sum(
-            getattr(point, "count", None) or getattr(point, "value", 0) for point in metric.data.data_points
-        )
+        metric.name: sum(map(amount_of, metric.data.data_points))
         for resource in (data.resource_metrics if data else ())
         for scope in resource.scope_metrics
         for metric in scope.metrics
         if metric.name != "inference.oldest_request.age"
     }
+
+
+def amount_of(point: Any) -> float:
+    """Return the count of a histogram's point, the value of any other."""
+    amount: float = point.count if hasattr(point, "count") else point.value
+    return amount
 
 
 def main() -> None:

@@ -1,45 +1,29 @@
-"""The budgets that one process can tell: token, step, gaps, whole requests, memory, the end of a request."""
+"""The budgets of a token: marking it, its step in a batch, its gap, its memory."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
-from functools import partial
 from operator import sub
 from time import perf_counter_ns
 from typing import Any, Final
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle._instruments._bulk import BulkHistogram
-from otel_lifecycle._instruments._occasion import Occasion
+from otel_lifecycle._instruments.delivery import HistogramOutlet
+from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._runtime import runtime
-from tests.benchmarks.measure import Budget, Interval, Samples, compare, fresh, interleave, judge, stopwatch, versus
+from tests.benchmarks.measure import Budget, Interval, fresh, stopwatch, versus
 from tests.benchmarks.subjects import (
     LABELS,
-    BareSpans,
     Lifecycle,
-    LifecycleStream,
     Method,
     Plain,
-    Subject,
-    others,
 )
 
 TOKENS: Final = 1000
 BATCH: Final = 64
 ANSWERS: Final = 4
-REQUESTS: Final = 100
-"""Requests served to one collection and export, as a server of two a second does by the SDK's default interval."""
-
-ENDS: Final = 20
-
-ALLOWANCE: Final = 100
-"""Seconds for the whole requests of one length."""
-PAIRS: Final = {
-    1: ("request_of_1_token", 4, "otel-lifecycle, token()", "five bare spans"),
-    TOKENS: ("request_of_1000_tokens", 0.1, "otel-lifecycle, token()", "plain OpenTelemetry"),
-}
 
 Say = Callable[[str], None]
 
@@ -126,11 +110,11 @@ def say_ns(say: Say, what: str, samples: list[int], divisor: int) -> None:
 def gaps(say: Say) -> Iterator[Budget]:
     """All gaps of a 1000-token answer into the histogram, their subtraction and sorting included on both sides."""
     plain, lifecycles = Plain(), Plain()
-    bulk = BulkHistogram(lifecycles.gaps)
+    bulk = HistogramOutlet(lifecycles.gaps)
     times = stamps()
 
     def ours() -> int:
-        return call(lambda log: bulk.record_many(sorted(map(sub, log[1:], log)), LABELS, Occasion()), times)
+        return call(lambda log: bulk.take_gaps(LABELS, [(sorted(map(sub, log[1:], log)), now_in(None))]), times)
 
     def theirs() -> int:
         def one_by_one(log: list[int]) -> None:
@@ -151,79 +135,6 @@ def stamps() -> list[int]:
     for number in range(1, TOKENS):
         times.append(times[-1] + gap + (number * 7_919_317) % 15_000_000 - 7_000_000)
     return times
-
-
-def serving(subject: Subject, tokens: int) -> Callable[[], int]:
-    """Return a trial: serve the requests, then export once."""
-
-    def trial() -> int:
-        spent: list[int] = []
-        with stopwatch(spent):
-            for _ in range(REQUESTS):
-                subject.serve(tokens)
-            subject.export()
-        return spent[0]
-
-    return trial
-
-
-def whole_requests(say: Say) -> Iterator[Budget]:
-    """Everything a request costs, its OTLP included, beside the same done by others in the same rounds."""
-    subjects: dict[str, Subject] = {
-        "otel-lifecycle, token()": Lifecycle(),
-        "otel-lifecycle, stream()": LifecycleStream(),
-        "plain OpenTelemetry": Plain(),
-        "five bare spans": BareSpans(),
-        **others(),
-    }
-    for tokens in (1, TOKENS):
-        trials = {who: serving(subject, tokens) for who, subject in subjects.items()}
-        name, limit, ours, theirs = PAIRS[tokens]
-        samples = interleave(trials, partial(settled, limit, ours, theirs), ALLOWANCE)
-        say(f"  one request of {tokens} token(s), CPU µs, OTLP (Prometheus: text) included:")
-        for who, values in samples.items():
-            say(f"    {who:28} {sorted(values)[len(values) // 2] / REQUESTS / 1000:10.1f}")
-        yield judge(name, limit, samples, ours, theirs)
-
-
-def settled(limit: float, ours: str, theirs: str, so_far: Samples) -> bool:
-    """Whether enough rounds were made."""
-    return compare(so_far, ours, theirs).settled(limit)
-
-
-def end_of_request(say: Say) -> Iterator[Budget]:
-    """What the serving thread is held up by when a request ends."""
-    server, plain = Lifecycle(), Plain()
-    times = stamps()
-
-    def ours() -> int:
-        spent: list[int] = []
-        for _ in range(ENDS):
-            request = server.open()
-            thousand_tokens(request)
-            with stopwatch(spent):
-                request.complete()
-        server.kept.spans.clear()
-        return sum(spent)
-
-    def theirs() -> int:
-        spent: list[int] = []
-        with stopwatch(spent):
-            for _ in range(ENDS):
-                plain.finish(times)
-        plain.kept.spans.clear()
-        return spent[0]
-
-    budget, samples = versus("end_of_request", 0.2, ours, theirs)
-    say_ns(say, "end of a 1000-token request", samples["ours"], ENDS)
-    yield budget
-    yield in_milliseconds("end_of_request_ms", 1.0, samples["ours"])
-
-
-def in_milliseconds(name: str, limit: float, samples: list[int]) -> Budget:
-    """Make a budget of a time: the median, and what it lay between."""
-    times = sorted(sample / ENDS / 1e6 for sample in samples)
-    return Budget(name=name, limit=limit, interval=Interval(times[len(times) // 2], times[0], times[-1]))
 
 
 def memory(say: Say) -> Iterator[Budget]:
@@ -282,4 +193,4 @@ def exact(name: str, limit: float, figure: float) -> Budget:
     return Budget(name=name, limit=limit, interval=Interval(figure, figure, figure))
 
 
-IN_PROCESS: Final = (token_path, gaps, whole_requests, end_of_request, memory)
+IN_PROCESS: Final = (token_path, gaps, memory)

@@ -1,0 +1,163 @@
+"""The budgets of a request: all that it costs, and how long its end holds the serving thread up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from tests.benchmarks.measure import Budget, Interval, Samples, Trial, compare, interleave, judge, stopwatch, versus
+from tests.benchmarks.subjects import (
+    BareSpans,
+    Lifecycle,
+    LifecycleFallback,
+    LifecyclePooling,
+    LifecycleStream,
+    Plain,
+    Subject,
+    others,
+)
+
+TOKENS: Final = 1000
+LONG: Final = 16_000
+REQUESTS: Final = 100
+"""Requests served to one collection and export, as a server of two a second does by the SDK's default interval."""
+
+ENDS: Final = 20
+LONG_ENDS: Final = 5
+
+OURS: Final = "otel-lifecycle, token()"
+Say = Callable[[str], None]
+
+
+def serving(subject: Subject, tokens: int) -> Trial:
+    """Return a trial: serve the requests, then export once."""
+
+    def trial() -> int:
+        spent: list[int] = []
+        with stopwatch(spent):
+            for _ in range(REQUESTS):
+                subject.serve(tokens)
+            subject.export()
+        return spent[0]
+
+    return trial
+
+
+def sampled_requests(say: Say) -> Iterator[Budget]:
+    """Everything a recorded request costs, its OTLP included, beside the same done by others in the same rounds."""
+    subjects: dict[str, Subject] = {
+        OURS: Lifecycle(),
+        "otel-lifecycle, stream()": LifecycleStream(),
+        "plain OpenTelemetry": Plain(),
+        "five bare spans": BareSpans(),
+        **others(),
+    }
+    yield against(say, "request_of_1_token", 2.5, subjects, "five bare spans", tokens=1)
+    yield against(say, "request_of_1000_tokens", 0.06, subjects, "plain OpenTelemetry", tokens=TOKENS, allowance=60)
+
+
+def unsampled_requests(say: Say) -> Iterator[Budget]:
+    """What a request costs that the sampler leaves out: its metrics alone, OTLP of them included."""
+    bare = BareSpans(sampled=False)
+    token: dict[str, Subject] = {OURS: Lifecycle(sampled=False), "five unsampled bare spans": bare}
+    yield against(say, "unsampled_request_of_1_token", 2, token, "five unsampled bare spans", tokens=1)
+    pooling: dict[str, Subject] = {OURS: LifecyclePooling(sampled=False), "five unsampled bare spans": bare}
+    yield against(say, "unsampled_pooling_request", 1.6, pooling, "five unsampled bare spans", tokens=1)
+
+
+def against(
+    say: Say, name: str, limit: float, subjects: dict[str, Subject], theirs: str, *, tokens: int, allowance: float = 30
+) -> Budget:
+    """Measure all subjects in turns and judge ours by another's."""
+    trials = {who: serving(subject, tokens) for who, subject in subjects.items()}
+    samples = interleave(trials, partial(settled, limit, OURS, theirs), allowance)
+    say(f"  {name}, CPU µs a request, OTLP (Prometheus: text) included:")
+    costs = {who: sorted(values)[len(values) // 2] / REQUESTS / 1000 for who, values in samples.items()}
+    for who, cost in costs.items():
+        say(f"    {who:28} {cost:10.1f}")
+    return replace(judge(name, limit, samples, OURS, theirs), costs=costs)
+
+
+def settled(limit: float, ours: str, theirs: str, so_far: Samples) -> bool:
+    """Whether enough rounds were made."""
+    return compare(so_far, ours, theirs).settled(limit)
+
+
+def ends_of_requests(say: Say) -> Iterator[Budget]:
+    """What the serving thread is held up by when a request ends; collections are not in it."""
+    usual = ending(Lifecycle(), TOKENS, ENDS)
+    yield end_budget(say, "end_of_request", 1.5, usual, five_spans(ENDS), ENDS)
+    yield in_milliseconds(say, "end_of_request_ms", 0.15, usual, ENDS)
+    long = ending(Lifecycle(), LONG, LONG_ENDS)
+    budget, samples = versus("end_of_long_request", 2, long, ending(Lifecycle(), TOKENS, LONG_ENDS))
+    say_us(say, f"end of a {LONG}-token request", samples["ours"], LONG_ENDS)
+    yield budget
+    yield in_milliseconds(say, "end_of_long_request_ms", 1.0, long, LONG_ENDS)
+
+
+def fallback(say: Say) -> Iterator[Budget]:
+    """The same where the SDK has other insides than those known: against the fast path of the same run."""
+    slow = ending(LifecycleFallback(), TOKENS, ENDS)
+    yield end_budget(say, "fallback_end_of_request", 1.5, slow, ending(Lifecycle(), TOKENS, ENDS), ENDS)
+    yield in_milliseconds(say, "fallback_end_of_request_ms", 1.0, slow, ENDS)
+    subjects: dict[str, Subject] = {OURS: LifecycleFallback(sampled=False), "fast path": Lifecycle(sampled=False)}
+    yield against(say, "fallback_unsampled_request", 2, subjects, "fast path", tokens=1)
+
+
+def ending(server: Lifecycle, tokens: int, ends: int) -> Trial:
+    """Return a trial that ends requests of so many tokens and counts their ends alone."""
+
+    def trial() -> int:
+        spent: list[int] = []
+        for _ in range(ends):
+            request = server.open()
+            mark(request, tokens)
+            with stopwatch(spent):
+                request.complete()
+        server.export()
+        return sum(spent)
+
+    return trial
+
+
+def mark(request: Any, tokens: int) -> None:
+    """Mark tokens."""
+    for _ in range(tokens):
+        request.token()
+
+
+def five_spans(times: int) -> Trial:
+    """Return a trial that makes five bare spans so many times."""
+    bare = BareSpans()
+
+    def trial() -> int:
+        spent: list[int] = []
+        for _ in range(times):
+            with stopwatch(spent):
+                bare.serve(1)
+        bare.export()
+        return sum(spent)
+
+    return trial
+
+
+def end_budget(say: Say, name: str, limit: float, ours: Trial, theirs: Trial, ends: int) -> Budget:
+    """Judge the end of a request by something else."""
+    budget, samples = versus(name, limit, ours, theirs, allowance=20)
+    say_us(say, name, samples["ours"], ends)
+    say_us(say, f"{name}: what it is held against", samples["theirs"], ends)
+    return budget
+
+
+def say_us(say: Say, what: str, samples: list[int], divisor: int) -> None:
+    """Print the median cost of one of many."""
+    say(f"  {what}: {sorted(samples)[len(samples) // 2] / divisor / 1000:.1f} µs")
+
+
+def in_milliseconds(say: Say, name: str, limit: float, trial: Trial, ends: int) -> Budget:
+    """Make a budget of a time: the median of trials, and what it lay between."""
+    times = sorted(trial() / ends / 1e6 for _ in range(15))
+    say(f"  {name}: {times[len(times) // 2]:.3f} ms")
+    return Budget(name=name, limit=limit, interval=Interval(times[len(times) // 2], times[0], times[-1]))
