@@ -34,6 +34,8 @@ OTLP_NAMES: Final[Mapping[str, str | None]] = {
     "otlp_proto_http": "http/protobuf",
 }
 """Names of exporters that are OTLP, and the protocol that a name fixes."""
+DROP_INS: Final = ("vllm", "sglang")
+"""Engines whose drop-in has a switch of its own, which is read where the engine loads it."""
 RESOURCES: Final = ("cache_usage", "memory_used", "device_utilization")
 
 
@@ -106,7 +108,8 @@ def read_settings(
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     """A misspelt variable is refused: nobody would notice that it does nothing."""
     settings = {item.name for item in fields(Settings)} - {*DERIVED, *ARGUMENTS_ONLY}
-    known = {PREFIX + name.upper() for name in (*settings, "protocol", *(f"slo_{item.name}" for item in fields(Slo)))}
+    slos = (f"slo_{item.name}" for item in fields(Slo))
+    known = {PREFIX + name.upper() for name in (*settings, "protocol", *slos, *DROP_INS)}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
             raise ConfigurationError(f"{name} is no setting; there are {', '.join(sorted(known))}")
