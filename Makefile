@@ -67,6 +67,11 @@ $(ENGINES): $(STAMP)
 test-slow: $(ENGINES) ## soaks, faults, big inputs and the engines
 	$(BIN)/python -m pytest -m slow --timeout=1800 $(ARGS)
 
+ENGINE ?= openvino
+.PHONY: test-engines
+test-engines: $(STAMP) ## a drop-in on its real engine: ENGINE=openvino, vllm, sglang or transformers
+	$(BIN)/python -m tests.engines $(ENGINE) $(ARGS)
+
 .PHONY: bench
 bench: $(STAMP) ## what a request and a token cost
 	$(BIN)/python -m tests.benchmarks $(ARGS)

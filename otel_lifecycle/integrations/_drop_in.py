@@ -143,6 +143,10 @@ class DropIn:
             return self._leave_alone(f"{self.name} {version} is not as expected: {error}")
         return True
 
+    def start(self) -> Hooks | None:
+        """Set the hooks unless they are set; return them if it was this call that set them."""
+        return None if self.hooks is not None or not self.instrument() else self.hooks
+
     def uninstrument(self) -> None:
         """Put back everything :meth:`instrument` replaced."""
         if self.hooks is not None:

@@ -45,8 +45,9 @@ def plugin() -> None:
 
 
 def _start() -> None:
-    if _DROP_IN.hooks is None and instrument() and _DROP_IN.hooks is not None:
-        _DROP_IN.hooks.around(_sglang_adapter.manager(), "__init__", after=_configured)
+    hooks = _DROP_IN.start()
+    if hooks is not None:
+        hooks.around(_sglang_adapter.manager(), "__init__", after=_configured)
 
 
 def _configured(*_arguments: Any, **_named: Any) -> None:

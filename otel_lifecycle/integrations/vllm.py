@@ -70,10 +70,11 @@ def plugin() -> None:
 
 
 def _start() -> None:
-    if _DROP_IN.hooks is None and instrument() and _DROP_IN.hooks is not None:
+    hooks = _DROP_IN.start()
+    if hooks is not None:
         # After the engine has started its other processes: a fork inherits neither providers nor exporters.
         for engine in _vllm_adapter.engines():
-            _DROP_IN.hooks.around(engine, "__init__", after=_configured)
+            hooks.around(engine, "__init__", after=_configured)
 
 
 def _configured(*_arguments: Any, **_named: Any) -> None:

@@ -137,6 +137,24 @@ def test_instrument_twice_is_once_and_uninstrument_restores() -> None:
     assert Batcher.add is original
 
 
+def test_start_sets_the_hooks_once_however_often_it_is_called() -> None:
+    """Two modules of an engine ask for it, one while the other is patched; the methods are wrapped once."""
+    calls: list[int] = []
+
+    def patch(hooks: Hooks, _tracer_provider: TracerProvider | None) -> None:
+        assert one.start() is None
+        hooks.around(Batcher, "add", before=lambda _batcher, number: calls.append(number))
+
+    one = drop_in(patch=patch)
+    try:
+        assert one.start() is one.hooks
+        assert one.start() is None
+        Batcher().add(1)
+    finally:
+        one.uninstrument()
+    assert calls == [1]
+
+
 @pytest.mark.parametrize(("value", "on"), [("on", True), ("1", True), ("TRUE", True), ("off", False), ("", False)])
 def test_variable_switches_on(value: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable is named for the engine, and off where it is not set."""

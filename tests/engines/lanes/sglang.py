@@ -1,0 +1,96 @@
+"""SGLang's server with its plug-in: our figures beside its ``/metrics``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tests.engines import engine_metrics
+from tests.engines.figures import MINIMUM_PREEMPTIONS, Figure, Outcome
+from tests.engines.lanes import shared
+from tests.engines.lanes.vllm import make_model
+from tests.engines.load import Ask, Target, mix
+from tests.engines.ours import Exported, wait_until_exported
+from tests.engines.serving import EngineServer, engine_environ, free_port
+from tests.support.otlp_receiver import HttpReceiver
+from tests.support.plain import Span
+
+REQUESTS: Final = 224
+# 1,024 tokens of cache for four requests: the scheduler has to retract some.
+OPTIONS: Final = (
+    "--device cpu --dtype float32 --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
+    "--disable-cuda-graph --disable-overlap-schedule --disable-radix-cache --max-running-requests 4 "
+    "--max-total-tokens 1024 --context-length 1024 --skip-server-warmup --enable-metrics --served-model-name tiny"
+)
+
+
+def run(python: Path, scratch: Path, version: str) -> Outcome:
+    """Run the lane; EngineFailed if the server does not start."""
+    model = scratch / "model"
+    make_model(python, model)
+    port = free_port()
+    command = [str(python), "-m", "sglang.launch_server", "--model-path", str(model), *OPTIONS.split(" ")]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    with HttpReceiver() as receiver:
+        environ = {**engine_environ(python, receiver, scratch), "OTEL_LIFECYCLE_SGLANG": "on"}
+        server = EngineServer(command, port=port, ready="/model_info", environ=environ, log=scratch / "server.log")
+        with server:
+            before = engine_metrics.scrape(server.base)
+            load = shared.run_load(server, Target(base=server.base, model="tiny"), asks(), scratch)
+            after = engine_metrics.scrape(server.base)
+        wait_until_exported(receiver, lambda: REQUESTS)
+        return _outcome(version, load, Exported(receiver), before, after)
+
+
+def asks() -> list[Ask]:
+    """Return the load.  Whole answers are short, so that each comes in one piece and has no gaps on either side."""
+    return [replace(ask, id_in_body=True) for ask in mix(REQUESTS, leave=600)]
+
+
+def _outcome(
+    version: str, load: shared.Run, ours: Exported, before: dict[str, float], after: dict[str, float]
+) -> Outcome:
+    outcome = Outcome(engine="SGLang", version=version)
+
+    def grown(name: str) -> float | None:
+        return engine_metrics.grown(after, before, f"sglang:{name}")
+
+    itl, direction = "inference.inter_token_latency", "inference.token.direction"
+    tokens = sum(ours.total("inference.tokens", {direction: kind}) for kind in ("output", "wasted"))
+    outcome.figures += [
+        Figure(name="output tokens, with those after an abort", engine=grown("generation_tokens_total"), ours=tokens),
+        Figure(name="ITL, samples", engine=grown("inter_token_latency_seconds_count"), ours=ours.total(itl)),
+        Figure(
+            name="ITL, sum",
+            engine=grown("inter_token_latency_seconds_sum"),
+            ours=ours.seconds(itl),
+            within=1e-3,
+            unit="s",
+        ),
+        Figure(
+            name="TTFT, sum",
+            engine=grown("time_to_first_token_seconds_sum"),
+            ours=ours.seconds("inference.time_to_first_token"),
+            within=1e-3,
+            unit="s",
+        ),
+        Figure(name="retractions", engine=grown("num_retracted_requests_total"), ours=_preemptions(ours)),
+    ]
+    shared.soundness(outcome, ours, load.told)
+    shared.clients(outcome, load.told, _by_trace(load, ours))
+    shared.loads(outcome, load.told)
+    outcome.floor("retractions", int(grown("num_retracted_requests_total") or 0), MINIMUM_PREEMPTIONS)
+    shared.cost(outcome, load)
+    return outcome
+
+
+def _preemptions(ours: Exported) -> float:
+    choices = sum(event["name"] == "choice_preempted" for span in ours.requests for event in span["events"])
+    return ours.total("inference.preemptions") + choices
+
+
+def _by_trace(load: shared.Run, ours: Exported) -> dict[str, Span]:
+    """Join by the request id that the client sent in the body."""
+    known = ours.by_id()
+    return {one.ask.trace_id: known[one.ask.name] for one in load.told if one.ask.name in known}

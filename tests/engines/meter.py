@@ -1,0 +1,57 @@
+"""What the hooks of a drop-in cost: their thread time beside the CPU time of the process, written to a file.
+
+Runs inside the engine's process.  ``tests/engines/inject`` on PYTHONPATH installs it in each process of a server that
+imports a drop-in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_EVERY_S = 0.5
+
+
+def install(folder: Path) -> None:
+    """Measure every hook from now on; the figures are in ``folder/<pid>.json``, never older than half a second."""
+    from otel_lifecycle.integrations import _drop_in
+
+    inner: Callable[..., Any] = _drop_in.observe
+    spent = [0, 0]
+    names: dict[str, list[int]] = {}
+
+    def observe(hook: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        started = time.thread_time_ns()
+        try:
+            return inner(hook, *arguments, **named)
+        finally:
+            took = time.thread_time_ns() - started
+            spent[0] += took
+            spent[1] += 1
+            hooked = names.setdefault(hook.__qualname__, [0, 0])
+            hooked[0] += took
+            hooked[1] += 1
+
+    _drop_in.observe = observe
+    threading.Thread(target=_write, args=(folder / f"{os.getpid()}.meter.json", spent, names), daemon=True).start()
+
+
+def _write(path: Path, spent: list[int], names: dict[str, list[int]]) -> None:
+    while True:
+        figures = {"hooks_ns": spent[0], "calls": spent[1], "process_ns": time.process_time_ns(), "names": dict(names)}
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(figures))
+        part.replace(path)
+        time.sleep(_EVERY_S)
+
+
+def read(folder: Path) -> dict[str, int]:
+    """Return the sums over all processes that have hooks which were called."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*.meter.json")]
+    used = [figures for figures in found if figures["calls"]]
+    return {name: sum(figures[name] for figures in used) for name in ("hooks_ns", "calls", "process_ns")}
