@@ -426,6 +426,11 @@ class RequestMarks:
         if self._counts:
             self._driver.item(n, choice)
 
+    def assume_sizes(self) -> None:
+        """Note that frames count as one token each without saying so."""
+        if self._counts:
+            self._driver.request.assume_sizes()
+
     def output(self, tokens: int | None = None) -> None:
         """Mark a whole answer, or note the number of its tokens."""
         if self._counts:

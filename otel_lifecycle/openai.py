@@ -18,7 +18,7 @@ like one; a usage figure then corrects the count, and nothing can correct the ga
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from otel_lifecycle._frames.dialects import UNSIZED, read_body, read_data
@@ -106,7 +106,17 @@ class FrameFeed:
     frame counts when the piece that completes it comes.
     """
 
-    __slots__ = ("_counted", "_ended", "_figures", "_finished", "_finished_order", "_reader", "_request", "_told")
+    __slots__ = (
+        "_assumes",
+        "_counted",
+        "_ended",
+        "_figures",
+        "_finished",
+        "_finished_order",
+        "_reader",
+        "_request",
+        "_told",
+    )
 
     def __init__(self, request: FrameTarget) -> None:
         self._request = request
@@ -117,6 +127,8 @@ class FrameFeed:
         self._figures: dict[int, int] = {}
         self._told = False
         self._ended = False
+        # Of a target of the user's own it is optional.
+        self._assumes: Callable[[], object] | None = getattr(request, "assume_sizes", None)
 
     def __call__(self, item: object) -> int:
         """Feed one frame, or one piece of text; return 0, since its tokens are marked by then."""
@@ -152,6 +164,9 @@ class FrameFeed:
         if frame.whole:
             self._request.output(frame.count)
             return
+        if frame.tokens and not frame.sized and self._assumes is not None:
+            self._assumes()
+            self._assumes = None
         for choice, tokens in frame.tokens:
             self._request.token(tokens, choice)
             if choice in self._counted or len(self._counted) < MAX_CHOICES:

@@ -173,6 +173,14 @@ class Request(TokenPath):
         given = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens}
         self._tracked.set(conditions.given(given))
 
+    def assume_sizes(self) -> None:
+        """Note that frames are counted as one token each although they do not say how many they hold.
+
+        If a usage figure then exceeds the count by more than max(3, 3 %), the frames were chunks of unknown size: no
+        inter-token latency is recorded, and ``inference.streamed_chunks`` takes the place of ``streamed_tokens``.
+        """
+        self._tracked.assume_sizes()
+
     def set(self, **values: Any) -> None:
         """Set conditions that were not known at arrival; the names are those of :func:`otel_lifecycle.request`."""
         self._tracked.set(conditions.given(values))

@@ -270,6 +270,10 @@ class RequestState:
         if self.is_legal("output"):
             self.mark("output", at_ns, count)
 
+    def assume_sizes(self) -> None:
+        """Note that frames count as one token each without saying so: a usage figure may prove them to be chunks."""
+        self.timeline.assumed = True
+
     def begin_stream(self) -> None:
         """At the first pull the boundaries nobody marked pass: the model is at work."""
         self.pass_to("prefill")

@@ -208,6 +208,10 @@ class TrackedRequest:
         """Mark a result that came at once; nothing of a request that has ended."""
         self._while_open(self.state.whole_answer, count, at_ns)
 
+    def assume_sizes(self) -> None:
+        """Note that frames count as one token each without saying so."""
+        self._while_open(self.state.assume_sizes)
+
     def begin_stream(self) -> None:
         """Note the first pull of a stream."""
         self._while_open(self.state.begin_stream)

@@ -240,6 +240,82 @@ def test_c93_a_code_as_text_is_a_code(
     assert (attributes["inference.outcome"], attributes["inference.end.reason"]) == (outcome, reason)
 
 
+SPACED_NS = 20_000_000
+
+
+def spaced(telemetry: Telemetry, frames: list[dict[str, Any]], start_ns: int = 10**18) -> dict[str, Any]:
+    """Feed frames that came 20 ms apart, as an engine's own stamps say, and return the attributes of the span."""
+    request = open_request(model="m", tracer_provider=telemetry.tracer_provider, arrived_at_ns=start_ns)
+    request.admit(at_ns=start_ns)
+    request.input_ready(at_ns=start_ns)
+
+    class Stamped:
+        """The request, each of whose tokens comes 20 ms after the one before."""
+
+        def __init__(self) -> None:
+            self.at_ns = start_ns
+
+        def token(self, n: int | None = 1, choice: int = 0) -> None:
+            """Mark it at its time."""
+            self.at_ns += SPACED_NS
+            request.token(n, choice, at_ns=self.at_ns)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(request, name)
+
+    target = Stamped()
+    feed = FrameFeed(target)
+    for frame in frames:
+        feed(frame)
+    request.complete(at_ns=target.at_ns)
+    (span,) = [span for span in telemetry.spans() if "inference.outcome" in span["attributes"]]
+    attributes: dict[str, Any] = span["attributes"]
+    return attributes
+
+
+C91_KEYS = ("inference.tpot", "inference.streamed_tokens", "inference.streamed_chunks", "inference.itl.count")
+
+
+@pytest.mark.parametrize(
+    ("frames", "figure", "expected"),
+    [
+        (10, 60, (0.18 / 59, None, 10, None)),
+        (10, 10, (0.02, 10, None, 9)),
+        (209, 212, (0.02, 209, None, 208)),
+        (91, 564, (1.8 / 563, None, 91, None)),
+        (2, 11, (0.02 / 10, None, 2, None)),
+    ],
+)
+def test_c91_a_usage_figure_proves_that_frames_were_chunks(
+    telemetry: Telemetry, frames: int, figure: int, expected: tuple[Any, ...]
+) -> None:
+    """Then their gaps are no inter-token latency, and the mean goes by the figure; within 3 or 3 % nothing changes."""
+    attributes = spaced(
+        telemetry, [*[chat({"content": "a"})] * frames, chat({}, finish_reason="stop"), usage(5, figure)]
+    )
+    assert tuple(attributes.get(key) for key in C91_KEYS) == (pytest.approx(expected[0]), *expected[1:])
+    assert attributes["gen_ai.usage.output_tokens"] == figure
+
+
+@pytest.mark.parametrize("lists", ["token_ids", "marks"])
+def test_c91_what_says_its_size_is_not_in_doubt(telemetry: Telemetry, lists: str) -> None:
+    """Token ids in each frame, or marks of the server's own, stay as they are whatever the usage says."""
+    if lists == "token_ids":
+        frame = chat({"content": "a"}, token_ids=[1])
+        attributes = spaced(telemetry, [*[frame] * 10, chat({}, finish_reason="stop"), usage(5, 60)])
+    else:
+        with open_request(model="m", tracer_provider=telemetry.tracer_provider) as request:
+            request.admit()
+            request.input_ready()
+            for _ in range(10):
+                request.token()
+            request.usage(output_tokens=60)
+        (span,) = [span for span in telemetry.spans() if "inference.outcome" in span["attributes"]]
+        attributes = span["attributes"]
+    assert (attributes["inference.streamed_tokens"], attributes["inference.itl.count"]) == (10, 9)
+    assert "inference.streamed_chunks" not in attributes
+
+
 STREAM = "".join(
     (
         sse(ROLE),
