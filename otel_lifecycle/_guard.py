@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from otel_lifecycle._log import say
+from otel_lifecycle.errors import LifecycleError
 
 
 class Guard:
@@ -35,3 +37,14 @@ class Guard:
 
 guard: Final = Guard()
 """The one guard of this process."""
+
+
+def guarded(place: str, look: Callable[..., object], *arguments: Any) -> None:
+    """Look at what passes by; a fault of ours in it goes no further than the guard."""
+    try:
+        look(*arguments)
+    except LifecycleError:
+        # Only a strict processor raises it, and then at the call that was wrong.
+        raise
+    except Exception as error:  # noqa: BLE001  # the server's response must not fail because of us
+        guard.fault(place, error)

@@ -169,6 +169,10 @@ class Driver:
         """Return the nanoseconds since its arrival."""
         return 0 if self._tracked is None else self._tracked.state.elapsed()
 
+    def stage_durations(self) -> dict[str, float]:
+        """Return the seconds of each stage that is over so far, by its name; without those of unknown length."""
+        return {} if self._tracked is None else self._tracked.state.stage_durations()
+
     # Marks.
 
     def mark(
