@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from otel_lifecycle._http.body_tokens import MAX_HELD
 from otel_lifecycle.asgi import LifecycleMiddleware
-from otel_lifecycle.asgi._frames import MAX_HELD
 from tests.support.telemetry import Telemetry
 
 TOO_LONG = {"message": "secret", "type": "invalid_request_error", "code": "context_length_exceeded"}

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from otel_lifecycle._configuration.setup import flush, prepare
-from otel_lifecycle.asgi._inbox import Message, Receive
+from otel_lifecycle.asgi._disconnect_watch import Message, Receive
 
 FLUSH_SECONDS: Final = 5.0
 """How long the end of the app may wait for exporters; a Collector that hangs costs no more."""

@@ -15,8 +15,8 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver
+from otel_lifecycle._guard import guarded
 from otel_lifecycle._log import say
-from otel_lifecycle.asgi._around import guarded
 from otel_lifecycle.driver import Driver, RequestMarks
 from otel_lifecycle.openai import FrameFeed
 

@@ -16,7 +16,7 @@ from litserve import Callback
 from litserve.loops.base import LitLoop
 from litserve.utils import LitAPIStatus, LoopResponseType
 
-from otel_lifecycle.asgi._around import guarded
+from otel_lifecycle._guard import guarded
 
 __all__ = ["LitAPIStatus", "LoopResponseType", "Mark", "WorkerMarks"]
 

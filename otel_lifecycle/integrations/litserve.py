@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
+from otel_lifecycle._guard import guarded
 from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.opening import current
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
-from otel_lifecycle.asgi._around import guarded
 from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, installed_version
 
 _STATES: Final = {"admit": "queued", "input_ready": "preprocessing"}

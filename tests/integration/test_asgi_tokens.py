@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 import otel_lifecycle as lifecycle
+from otel_lifecycle._http.body_tokens import MAX_HELD
 from otel_lifecycle.asgi import LifecycleMiddleware
-from otel_lifecycle.asgi._frames import MAX_HELD
 from otel_lifecycle.openai import count_tokens
 from tests.integration.support_http import PATH, event_names, frame, outcome, post, request_span, serving, token_count
 from tests.support.telemetry import Telemetry

@@ -1,8 +1,8 @@
-"""The receiving side of a request: what the app reads, and a watch for the client that leaves meanwhile.
+"""The receiving side of a request: what the app reads, and a watch for a client that leaves meanwhile.
 
 An app that computes an answer does not listen.  Once it has read the whole body, or where there is none, the only
-message that can still come is ``http.disconnect``, so somebody else may wait for it: a task that gives way as soon as
-the app itself asks.
+message that can still come is ``http.disconnect``.  A task of ours then waits for it, and gives way as soon as the app
+itself asks.
 """
 
 from __future__ import annotations
@@ -10,28 +10,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from otel_lifecycle.asgi._around import Around
+from otel_lifecycle.asgi._server_context import ServerContext
+from otel_lifecycle.asgi._starlette import loses_disconnect
 
 Message: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
-_DISCONNECT = "http.disconnect"
+_DISCONNECT: Final = "http.disconnect"
 
 
-class Inbox:
+class DisconnectWatch:
     """Hands messages to the app and calls ``left(told)`` when the client has gone.
 
-    ``told``: whether the app itself was given the message.  ``empty``: the request has no body, so the watch need not
-    wait for the app to read it; it keeps the one message that says so for the app.
+    ``told``: whether the app itself was given the message, and it reached the code that works.  ``empty``: the request
+    has no body, so the watch need not wait until the app has read it; the one message that says so is kept for the app.
     """
 
-    __slots__ = ("_around", "_body", "_closed", "_gone", "_left", "_listeners", "_read", "_receive", "_watch")
+    __slots__ = ("_body", "_closed", "_gone", "_left", "_listeners", "_read", "_receive", "_server", "_watch")
 
-    def __init__(self, receive: Receive, around: Around, left: Callable[[bool], None], *, empty: bool = False) -> None:
+    def __init__(
+        self, receive: Receive, server: ServerContext, left: Callable[[bool], None], *, empty: bool = False
+    ) -> None:
         self._receive = receive
-        self._around = around
+        self._server = server
         self._left = left
         # An instrumentation makes a span of each message that the app is given through it.
         self._read = empty and _innermost(receive) is receive
@@ -48,13 +52,13 @@ class Inbox:
         if kept is not None:
             return kept
         if self._gone is not None:
-            self._left(True)
+            self._left(not loses_disconnect())
             return self._gone
         self._stop()
         self._listeners += 1
         message: Message | None = None
         try:
-            message = await self._around.call(self._receive)
+            message = await self._server.call(self._receive)
         finally:
             self._listeners -= 1
             self._took(message)
@@ -64,7 +68,7 @@ class Inbox:
         """Look at what the app was given; None if its waiting was broken off."""
         if message is not None and message["type"] == _DISCONNECT:
             self.close()
-            self._left(True)
+            self._left(not loses_disconnect())
             return
         if message is not None and not message.get("more_body", False):
             self._read = True
@@ -92,14 +96,14 @@ class Inbox:
     async def _wait(self) -> None:
         receive = _innermost(self._receive)
         try:
-            message = await self._around.call(receive)
+            message = await self._server.call(receive)
             if message["type"] != _DISCONNECT:
                 self._body = message
                 self._read = not message.get("more_body", False)
                 if not self._read:
                     self._watch = None
                     return
-                message = await self._around.call(receive)
+                message = await self._server.call(receive)
         except Exception:  # noqa: BLE001  # what the server raises is for the app, and comes when the app asks
             return
         if message["type"] == _DISCONNECT and not self._closed:
@@ -111,7 +115,7 @@ class Inbox:
 def _innermost(receive: Receive) -> Receive:
     """Return the server's own ``receive`` where an instrumentation has wrapped it.
 
-    Its wrapper would make a span of this waiting, which nobody asked for.
+    Its wrapper would make a span of this waiting, which the app never asked for.
     """
     # Of a bound method the attribute would be its class's: a function without its self.
     inner = getattr(receive, "__wrapped__", None) if isinstance(receive, FunctionType) else None

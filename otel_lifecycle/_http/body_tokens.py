@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from otel_lifecycle.driver import Driver, RequestMarks
+from otel_lifecycle.driver import Driver
 from otel_lifecycle.openai import FrameFeed, read_frame
 
 MAX_HELD: Final = 128 * 1024
@@ -64,7 +64,7 @@ class FrameCutter:
         return b""
 
 
-class BodyCounter:
+class BodyTokens:
     """Counts the tokens of one response as its body goes by.
 
     What one message holds came at one moment, so it is one frame, however many events are in it.  A body of JSON is a
@@ -73,13 +73,13 @@ class BodyCounter:
     status does not: ``refusal``.
     """
 
-    def __init__(self, drive: Driver, tokens: Any) -> None:
-        self._driver = drive
+    def __init__(self, driver: Driver, tokens: Any) -> None:
+        self._driver = driver
         feeds = isinstance(tokens, str)
-        self._target = RequestMarks(drive)
-        self._stream = FrameFeed(self._target) if feeds else None
+        self._stream = FrameFeed(driver.reader()) if feeds else None
         self._count = tokens
-        self._read_whole = FrameFeed(RequestMarks(drive, counts=False)) if feeds else None
+        # A text completion that was not streamed looks like a frame of a streamed one: its tokens are the usage figure.
+        self._read_whole = FrameFeed(driver.reader(counts=False)) if feeds else None
         self._refused = False
         self.refusal: str | None = None
         self._cutter: FrameCutter | None = None
@@ -109,23 +109,18 @@ class BodyCounter:
         if cutter is not None and cutter.overflowed:
             # That something was put out is known, and when; how much is not.
             if body and not self._whole and self._is_ours():
-                self._target.token(None)
+                self._driver.item(None)
             return
         if ready and self._is_ours():
             self._mark(ready)
         if last and self._stream is not None and not self._whole and self._is_ours():
-            self._driver.count_of(lambda _: self._finish_stream(), b"")
-
-    def _finish_stream(self) -> int:
-        if self._stream is not None:
             self._stream.finish()
-        return 0
 
     def _is_ours(self) -> bool:
         """Whether nobody else counts the tokens: a handler that marks its own has begun before the first frame came."""
         if not self._started:
             self._started = True
-            self._active = self._driver.state != "decode" and not self._driver.ended
+            self._active = self._driver.awaits_output
         return self._active
 
     def _mark(self, frame: bytes) -> None:
@@ -134,9 +129,9 @@ class BodyCounter:
             self.refusal = reason if reason == "input_too_long" else None
         elif self._stream is None:
             count = self._driver.count_of(self._count, frame)
-            (self._target.output if self._whole else self._target.token)(count)
+            (self._driver.answer if self._whole else self._driver.item)(count)
         elif self._whole and self._read_whole is not None:
-            self._driver.count_of(self._read_whole, read_frame(frame))
-            self._target.output(self._driver.output_tokens)
+            self._read_whole(read_frame(frame))
+            self._driver.answer(self._driver.output_tokens)
         else:
-            self._driver.count_of(self._stream, frame)
+            self._stream(frame)

@@ -1,14 +1,20 @@
-"""Which HTTP requests are inference requests, and what is known of them by their route alone."""
+"""Which requests of a server are inference requests, and what is known of them by their route alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from opentelemetry.context import Context
+from opentelemetry.trace import TracerProvider
+
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._request.conditions import check_names, check_role, given, read_condition
+from otel_lifecycle._http.caller import text_of
+from otel_lifecycle._request.conditions import CONDITIONS, check_names, check_role, given, read_condition
 from otel_lifecycle._request.streams import Counter
+from otel_lifecycle.driver import Driver, begin
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 Tokens: TypeAlias = "Counter | Literal['openai'] | None"
@@ -20,7 +26,28 @@ BODILESS: Final = frozenset({"HEAD", "OPTIONS", "TRACE", "CONNECT"})
 """Methods that ask for no answer: a route that names no method does not match them."""
 
 # A segment, or a parameter in braces that stands for one.
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PART: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}|[^{}*?#\s]+")
+
+
+Rule: TypeAlias = "Callable[[str | bytes], Any]"
+"""From the text or bytes of one message to what it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Which messages of a WebSocket begin and end a request.
+
+    ``begins``: from a received message to whether it begins a request, as a bool or as a mapping of conditions (named
+    as for :func:`otel_lifecycle.request`); left out, every message does.  ``ends``: from a message that was sent to
+    whether it is the last of its answer, as a bool or as the engine's finish reason; left out, an answer is over when
+    the app asks for the next message.  ``cancels``: from a received message to whether the client gives up the request
+    that is open; left out, none does.  A request that is still open when the next one begins is over.
+    """
+
+    begins: Rule | None = None
+    ends: Rule | None = None
+    cancels: Rule | None = None
 
 
 class Route:
@@ -30,13 +57,13 @@ class Route:
     one segment; ``"/v1/*"``, everything below; ``"POST /generate"``, of one method; or a compiled pattern that has to
     match the whole path.  The path is the one below ``root_path``, without the query.  ``methods``: left out, every
     method that asks for an answer (not HEAD, OPTIONS, TRACE or CONNECT).  ``tokens``: how the tokens of a response are
-    counted; see :class:`otel_lifecycle.asgi.LifecycleMiddleware`.  ``shape`` and the rest: as for
-    :func:`otel_lifecycle.request`.
+    counted; see :class:`otel_lifecycle.asgi.LifecycleMiddleware`.  ``messages``: makes it a route of WebSockets (ASGI
+    only), each with any number of requests.  ``shape`` and the rest: as for :func:`otel_lifecycle.request`.
 
     Raises ConfigurationError for a path, method, counter, shape or condition that makes no sense.
     """
 
-    __slots__ = ("conditions", "methods", "path", "pattern", "shape", "tokens")
+    __slots__ = ("conditions", "messages", "methods", "path", "pattern", "shape", "tokens")
 
     def __init__(
         self,
@@ -45,6 +72,7 @@ class Route:
         methods: Iterable[str] | None = None,
         tokens: Tokens = None,
         shape: str | None = None,
+        messages: Messages | None = None,
         **conditions: Any,
     ) -> None:
         named, self.path = _split_method(path)
@@ -54,6 +82,7 @@ class Route:
         self.pattern = _compile(self.path)
         self.tokens = check_tokens(tokens)
         self.shape = None if shape is None else get_shape(shape).name
+        self.messages = _check_messages(messages, self.methods, path)
         self.conditions = check_conditions(conditions)
 
     def matches(self, method: str, path: str) -> bool:
@@ -64,6 +93,78 @@ class Route:
     def __repr__(self) -> str:
         path = self.path if isinstance(self.path, str) else self.path.pattern
         return f"<Route {'|'.join(sorted(self.methods)) + ' ' if self.methods else ''}{path}>"
+
+
+class RouteTable:
+    """The routes of a middleware with what they have in common: it finds the route of a request and opens it.
+
+    ``tenant_header``: the name of the header that says whose request it is.  ``conditions``: those of every route that
+    does not give its own.
+    """
+
+    __slots__ = ("_conditions", "_provider", "_shape", "_tenant_header", "_tokens", "routes")
+
+    def __init__(
+        self,
+        routes: Iterable[Any],
+        conditions: Mapping[str, Any],
+        *,
+        tokens: Tokens = None,
+        shape: str = "default",
+        tenant_header: str | None = None,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
+        self.routes = read_routes(routes)
+        self._tokens = check_tokens(tokens)
+        self._shape = get_shape(shape).name
+        self._conditions = check_conditions(conditions)
+        self._tenant_header = _check_header(tenant_header)
+        self._provider = tracer_provider
+
+    def find(self, method: str, path: str, root: str = "") -> Route | None:
+        """Return the first route of HTTP that matches; ``root``: what the app is mounted below."""
+        below = _below(path, root)
+        return next((one for one in self.routes if one.messages is None and one.matches(method, below)), None)
+
+    def find_websocket(self, path: str, root: str = "") -> Route | None:
+        """Return the first route of WebSockets that matches."""
+        below = _below(path, root)
+        return next((one for one in self.routes if one.messages is not None and one.pattern.fullmatch(below)), None)
+
+    def tokens_of(self, route: Route) -> Tokens:
+        """Return how the tokens of this route's bodies are counted."""
+        own: Tokens = route.tokens
+        return own or self._tokens
+
+    def begin(
+        self,
+        route: Route,
+        headers: Iterable[tuple[Any, Any]],
+        *,
+        parent: Context,
+        join: bool = True,
+        more: Mapping[str, Any] | None = None,
+    ) -> Driver:
+        """Open a request of this route, or join the current one; ``headers``: pairs of bytes or text."""
+        tenant = None if self._tenant_header is None else _value_of(headers, self._tenant_header)
+        own = {} if tenant is None else {"tenant": tenant}
+        return begin(
+            {**self._conditions, **route.conditions, **own, **(more or {})},
+            join=join,
+            shape=route.shape or self._shape,
+            parent=parent,
+            tracer_provider=self._provider,
+        )
+
+
+def _below(path: str, root: str) -> str:
+    root = root.rstrip("/")
+    inside = root and path.startswith(root) and path[len(root) :].startswith("/")
+    return path[len(root) :] if inside else path
+
+
+def _value_of(headers: Iterable[tuple[Any, Any]], wanted: str) -> str | None:
+    return next((text_of(value) for name, value in headers if text_of(name).lower() == wanted), None)
 
 
 def read_routes(routes: object) -> tuple[Route, ...]:
@@ -87,7 +188,7 @@ def check_conditions(conditions: Mapping[str, Any]) -> dict[str, object]:
     check_role(values.get("role", "whole"))
     try:
         for name, value in values.items():
-            if name in PER_REQUEST:
+            if not CONDITIONS[name].server:
                 raise ConfigurationError(f"{name} differs from request to request: set() it on lifecycle.current()")
             read_condition(name, value)
     except InvalidValue as error:
@@ -95,7 +196,26 @@ def check_conditions(conditions: Mapping[str, Any]) -> dict[str, object]:
     return values
 
 
-PER_REQUEST: Final = frozenset({"request_id", "input_tokens", "output_tokens", "cached_tokens", "attempt"})
+def _check_messages(messages: object, methods: frozenset[str] | None, path: object) -> Messages | None:
+    if messages is None:
+        return None
+    if not isinstance(messages, Messages) or methods is not None:
+        raise ConfigurationError(
+            f"messages of the route {path!r:.80} is {messages!r:.80}; it must be Messages(...) without a method"
+        )
+    rules: dict[str, object] = {name: getattr(messages, name) for name in ("begins", "ends", "cancels")}
+    for name, rule in rules.items():
+        if rule is not None and not callable(rule):
+            raise ConfigurationError(f"{name} of the route {path!r:.80} is {rule!r:.80}; it must be a callable")
+    return messages
+
+
+def _check_header(name: object) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or not _HEADER.fullmatch(name):
+        raise ConfigurationError(f"tenant_header is {name!r:.80}; it must be the name of a header")
+    return name.lower()
 
 
 def _split_method(path: object) -> tuple[str | None, str | re.Pattern[str]]:

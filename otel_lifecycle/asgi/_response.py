@@ -1,0 +1,221 @@
+"""One HTTP response: what its messages say about the request, and how it ends.
+
+The request ends with the last part of its response, or with what leaves the app before.  The response of an error waits
+for the exception behind it: a framework answers 500 first and lets the exception go on afterwards.
+
+A client that left is a note, unless the app stopped for it.  An app stops in one of three ways: an exception leaves it,
+it returns without finishing its response, or it finishes early.  Only the last one needs judgement, see
+:meth:`HttpResponse._stopped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic_ns
+from typing import Any, Final
+
+from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, of_status, read_status
+from otel_lifecycle._core.exceptions_read import class_name, leaves
+from otel_lifecycle._http.body_tokens import BodyTokens
+from otel_lifecycle._request.clock import monotonic
+from otel_lifecycle.asgi._disconnect_watch import Message
+from otel_lifecycle.driver import Driver
+
+LEFT: Final = cancellation("client_disconnected")
+MAX_CAUSES: Final = 8
+"""Exceptions looked at behind one that left the app: frameworks wrap two or three deep, and chains can be endless."""
+
+_BACKGROUND: Final = frozenset({"starlette.background", "litestar.background_tasks"})
+
+
+class HttpResponse:
+    """What is known of a response so far."""
+
+    __slots__ = (
+        "_counter",
+        "_done_ns",
+        "_driver",
+        "_end",
+        "_parts_since_told",
+        "_progress_when_told",
+        "_send_error",
+        "_status",
+        "_streamed",
+        "quiet",
+    )
+
+    def __init__(self, driver: Driver, tokens: Any) -> None:
+        self._driver = driver
+        self._counter = None if tokens is None else BodyTokens(driver, tokens)
+        self._status: int | None = None
+        self._streamed = False
+        self._done_ns: int | None = None
+        self._end: Terminal = failure(None)
+        self._progress_when_told: tuple[str, int] | None = None
+        self._parts_since_told = 0
+        self._send_error: BaseException | None = None
+        self.quiet = False
+
+    def client_left(self, told: bool) -> None:
+        """Note that the client left, unless the response is out: every server says so then.
+
+        ``told``: whether the app was, too.
+        """
+        if self._done_ns is not None:
+            return
+        if told:
+            # From now on every message matters, those in the middle of a stream too.
+            self.quiet = False
+            self._progress_when_told = self._progress_when_told or self._progress
+        if not self._driver.client_left:
+            self._driver.mark("client_disconnected")
+
+    def sending(self, message: Message) -> None:
+        """Take note of a message before the server has it."""
+        kind, last = message["type"], is_last(message)
+        if kind == "http.response.start":
+            self._status = read_status(message.get("status"))
+            if self._counter is not None:
+                self._counter.begin(self._status or 0, _headers(message))
+        elif self._counter is not None and kind == "http.response.body":
+            self._counter.feed(bytes(message.get("body") or b""), last=last)
+        if self._progress_when_told is not None and not last and carries_bytes(message):
+            self._parts_since_told += 1
+        if last:
+            self._end = self._of_response()
+            if self._end == COMPLETE and self._driver.owned:
+                # What nobody marked by now is an answer that is there at once.
+                self._driver.answer()
+
+    def sent(self, message: Message) -> None:
+        """Take note of a message that the server has taken."""
+        if self._done_ns is None and carries_bytes(message):
+            self.quiet = self._counter is None and self._progress_when_told is None
+            if not self._driver.client_left:
+                self._driver.mark("delivered")
+        if is_last(message):
+            self._finished()
+        elif message["type"] != "http.response.start":
+            self._streamed = True
+
+    def refused(self, message: Message, error: OSError) -> None:
+        """Take note that the server could not send: the client has gone."""
+        self._send_error = error
+        self.client_left(told=False)
+        if is_last(message):
+            # All of the answer was made; that nobody took it is noted.
+            self._finished()
+
+    def _finished(self) -> None:
+        """The last part of the response is out; a background task that follows it is no part of the request."""
+        if self._done_ns is not None:
+            return
+        self._done_ns = monotonic_ns()
+        if self._awaits_error:
+            self._driver.end_unless(self._end, at_ns=monotonic(ns=self._done_ns))
+        else:
+            self._driver.end(self._end)
+
+    @property
+    def _awaits_error(self) -> bool:
+        """Whether the response is one that its own exception may follow.
+
+        A stream that breaks below Starlette's BaseHTTPMiddleware is ended in good order first.
+        """
+        return self._status is None or self._status >= 500 or self._streamed
+
+    def leave(self, error: BaseException | None) -> None:
+        """The app has returned, or ``error`` left it: end the request unless it has ended."""
+        if self._driver.ended:
+            return
+        if error is not None and not (self._done_ns is not None and _is_of_background(error)):
+            self._leave_by(error)
+        elif self._done_ns is not None:
+            self._driver.end(self._end, at_ns=monotonic(ns=self._done_ns))
+        else:
+            self._driver.end(LEFT if self._driver.client_left else failure(None))
+
+    def _leave_by(self, error: BaseException) -> None:
+        if self._driver.client_left and all(map(self._is_departure, leaves(error) or (error,))):
+            self._driver.end(LEFT)
+        else:
+            self._driver.leave(error)
+
+    def _of_response(self) -> Terminal:
+        """Return how a response that is over ends the request."""
+        if self._stopped:
+            # What it sent last it sent to nobody.
+            return LEFT
+        if self._status is None:
+            return failure(None)
+        if self._counter is not None and self._counter.refusal is not None:
+            return failure(self._counter.refusal)
+        return of_status(self._status)
+
+    @property
+    def _progress(self) -> tuple[str, int]:
+        return self._driver.state, self._driver.token_marks
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the app finished early because it was told that its client left.
+
+        It went on if its ``stream()`` ran to the end, or if it moved its request on or put out more of its stream.  One
+        part of a stream may still come from an app that stops, because a thread that is making it cannot be
+        interrupted.  No clock decides: how long an app takes to stop depends on what it is waiting for.
+        """
+        told = self._progress_when_told
+        if told is None or self._driver.exhausted or self._parts_since_told > 1:
+            return False
+        (state, marks), (state_now, marks_now) = told, self._progress
+        return marks_now == marks + 1 or (state_now, marks_now) == (state, marks)
+
+    def _is_departure(self, error: BaseException) -> bool:
+        """Whether the error says that the client left: it came from a send that failed, or has the name."""
+        return any(one is self._send_error or class_name(type(one)) == "ClientDisconnect" for one in _causes(error))
+
+
+def carries_bytes(message: Message) -> bool:
+    """Whether the message puts the first bytes of a body on their way."""
+    if message["type"] == "http.response.body":
+        return bool(message.get("body"))
+    return message["type"] in {"http.response.pathsend", "http.response.zerocopysend"}
+
+
+def is_last(message: Message) -> bool:
+    """Whether the message is the last one with a part of the body."""
+    if message["type"] in {"http.response.body", "http.response.zerocopysend"}:
+        return not message.get("more_body", False)
+    return bool(message["type"] == "http.response.pathsend")
+
+
+def _headers(message: Message) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response, which may come as an iterable that can be read only once."""
+    if not isinstance(message.get("headers", ()), (list, tuple)):
+        message["headers"] = list(message["headers"])
+    headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+    return headers
+
+
+# The descriptors of BaseException itself: the server's exception may have attributes of these names that raise.
+_CAUSE: Final = vars(BaseException)["__cause__"]
+_CONTEXT: Final = vars(BaseException)["__context__"]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if one is None:
+            return
+        yield one
+        one = _CAUSE.__get__(one) or _CONTEXT.__get__(one)
+
+
+def _is_of_background(error: BaseException) -> bool:
+    """Whether a background task raised it, which runs when the response is out and is no part of the request."""
+    traceback = vars(BaseException)["__traceback__"].__get__(error)
+    while traceback is not None:
+        if traceback.tb_frame.f_globals.get("__name__") in _BACKGROUND:
+            return True
+        traceback = traceback.tb_next
+    return False

@@ -1,0 +1,55 @@
+"""The context the server called the middleware in, put back while the server itself is called.
+
+Inside its ``receive`` and ``send`` a server resumes reading and may start the next request of the connection; what it
+starts there runs in the context it finds (uvicorn: a long body, or pipelining).  That request would take ours for its
+own.  The "http send" and "http receive" spans of an instrumentation around us would become children of our request,
+too.  A span that the app has made since then stays current, as it would without us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.trace import get_current_span
+
+from otel_lifecycle._request.context import without_request
+
+Result = TypeVar("Result")
+
+
+class ServerContext:
+    """The context outside our request: made before the request is current, and told by :meth:`enter` when it is.
+
+    ``spans``: whether an instrumentation around us has a span of its own, which has to see every message.
+    """
+
+    __slots__ = ("_outside", "_own", "spans")
+
+    def __init__(self) -> None:
+        self._outside = get_current()
+        self._own = get_current_span(self._outside)
+        self.spans = self._own.get_span_context().is_valid
+
+    def enter(self) -> None:
+        """Take note that the span that is current now is the request's."""
+        self._own = get_current_span()
+
+    async def call(self, function: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """Await ``function(*arguments)`` there."""
+        token = attach(self._context())
+        try:
+            result = await function(*arguments)
+        except GeneratorExit:
+            # The event loop is gone, and the context with it: there is nothing to detach from.
+            raise
+        except BaseException:
+            detach(token)
+            raise
+        detach(token)
+        return result
+
+    def _context(self) -> Context:
+        here = get_current()
+        return self._outside if get_current_span(here) is self._own else without_request(here, self._outside)
