@@ -10,6 +10,7 @@ from otel_lifecycle._core.workload import summarize_workload
 from otel_lifecycle._decorators import traced
 from otel_lifecycle._request.opening import current, request, stage, step
 from otel_lifecycle._request.startup import startup
+from otel_lifecycle._serving import serving
 
 __all__ = [
     "Slo",
@@ -20,6 +21,7 @@ __all__ = [
     "current",
     "replay_request_events",
     "request",
+    "serving",
     "shutdown",
     "stage",
     "startup",

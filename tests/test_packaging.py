@@ -26,6 +26,7 @@ PUBLIC = [
     "current",
     "replay_request_events",
     "request",
+    "serving",
     "shutdown",
     "stage",
     "startup",

@@ -1,0 +1,222 @@
+"""WSGI: each request of chosen routes, from where it enters the process to the end of its response (PEP 3333).
+
+    app.wsgi_app = LifecycleMiddleware(app.wsgi_app, routes=["/v1/chat/completions"])       # Flask
+    application = LifecycleMiddleware(get_wsgi_application(), routes=["/v1/*"])              # Django
+
+The request is current while the app runs and while each part of its body is made.  WSGI tells of a client that left
+only by what the server does then: it closes the body before its end.  A server that only iterates, or an app that
+answers in one piece, shows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from opentelemetry.context import attach, get_current
+from opentelemetry.trace import TracerProvider
+
+from otel_lifecycle._core.endings import COMPLETE, cancellation, failure, of_status, read_status
+from otel_lifecycle._guard import guarded
+from otel_lifecycle._http.body_tokens import BodyTokens
+from otel_lifecycle._http.caller import caller_context
+from otel_lifecycle._http.routes import OPENAI_ROUTES, Route, RouteTable, Tokens
+from otel_lifecycle._http.server_timing import NAME, server_timing
+from otel_lifecycle._request.context import detach_own
+from otel_lifecycle.driver import Driver
+from otel_lifecycle.errors import ConfigurationError
+
+__all__ = ["OPENAI_ROUTES", "LifecycleMiddleware", "Route"]
+
+Environ: TypeAlias = "dict[str, Any]"
+StartResponse: TypeAlias = "Callable[..., Callable[[bytes], Any]]"
+
+ENVIRON_KEY: Final = "otel_lifecycle.request"
+"""Marks the environ of a request that is followed, so that a nested middleware skips it."""
+
+
+class WsgiMiddleware:
+    """Makes each request of the given routes an inference request; everything else passes untouched.
+
+    ``routes``, ``tokens``, ``shape``, ``server_timing``, ``tenant_header`` and ``conditions``: as for
+    :class:`otel_lifecycle.asgi.LifecycleMiddleware`.  With ``server_timing`` the header tells the stages that are over
+    when the app starts its response: WSGI cannot hold it back.
+
+    Raises ConfigurationError for anything here that makes no sense.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        *,
+        routes: Iterable[Any] = (),
+        tokens: Tokens = None,
+        shape: str = "default",
+        server_timing: bool = False,
+        tenant_header: str | None = None,
+        tracer_provider: TracerProvider | None = None,
+        **conditions: Any,
+    ) -> None:
+        if not callable(app):
+            raise ConfigurationError(f"app is {app!r:.80}; it must be a WSGI application")
+        self.app = app
+        self._server_timing = server_timing
+        self._table = RouteTable(
+            routes,
+            conditions,
+            tokens=tokens,
+            shape=shape,
+            tenant_header=tenant_header,
+            tracer_provider=tracer_provider,
+        )
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Serve one request."""
+        route = None if ENVIRON_KEY in environ else self._route_of(environ)
+        if route is None:
+            return self.app(environ, start_response)  # type: ignore[no-any-return]  # the app's own body
+        parent = caller_context(environ)
+        driver = self._table.begin(route, _headers_of(environ), parent=parent)
+        environ[ENVIRON_KEY] = True
+        response = _WsgiResponse(driver, self._table.tokens_of(route), start_response, timed=self._server_timing)
+        # The baggage of the headers is current too, unless the request was joined and has its own.
+        token = attach(parent if driver.owned else get_current())
+        try:
+            body = driver.run(self.app, environ, response.start)
+        finally:
+            detach_own(token)
+        # A server sends such a body by itself, from the file to the socket, and recognises it by its class.
+        if type(body) is environ.get("wsgi.file_wrapper"):
+            response.exhausted()
+            return body  # type: ignore[no-any-return]  # the app's own body
+        return (_SizedBody if hasattr(body, "__len__") else _WsgiBody)(body, response)
+
+    def _route_of(self, environ: Environ) -> Route | None:
+        return self._table.find(str(environ.get("REQUEST_METHOD")), str(environ.get("PATH_INFO", "")))
+
+
+LifecycleMiddleware = WsgiMiddleware
+"""Its public name, the same as that of the ASGI middleware; a class name is unique in the package."""
+
+
+class _WsgiResponse:
+    """What is known of one response, and how it ends the request."""
+
+    __slots__ = ("_bytes", "_counter", "_length", "_sent", "_start", "_status", "_timed", "driver")
+
+    def __init__(self, driver: Driver, tokens: Tokens, start: StartResponse, *, timed: bool) -> None:
+        self.driver = driver
+        self._counter = None if tokens is None else BodyTokens(driver, tokens)
+        self._start = start
+        self._timed = timed
+        self._status: int | None = None
+        self._length: int | None = None
+        self._bytes = 0
+        self._sent = False
+
+    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], Any]:
+        """Stand in for the server's ``start_response``."""
+        guarded("a response", self._begin, status, headers)
+        # The server is not ours: an argument it was not given may be one it does not take.
+        write = self._start(status, headers) if exc_info is None else self._start(status, headers, exc_info)
+
+        def watched(data: bytes) -> Any:
+            guarded("a response", self.took, data)
+            result = write(data)
+            guarded("a response", self.delivered)
+            return result
+
+        return watched
+
+    def _begin(self, status: str, headers: list[tuple[str, str]]) -> None:
+        self._status = read_status(status)
+        named = [(name.lower(), value) for name, value in headers]
+        length = dict(named).get("content-length", "")
+        self._length = int(length) if length.isdigit() else None
+        if self._counter is not None:
+            wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
+            self._counter.begin(self._status or 0, wire)
+        value = server_timing(self.driver) if self._timed else None
+        if value is not None:
+            headers.append((NAME, value))
+
+    def took(self, data: bytes) -> None:
+        """A part of the body goes to the server; once it asks for the next one, this one is out."""
+        self._bytes += len(data)
+        if self._counter is not None:
+            self._counter.feed(bytes(data), last=self._bytes == self._length)
+
+    def delivered(self) -> None:
+        """The first byte is out."""
+        if self._bytes and not self._sent:
+            self._sent = True
+            self.driver.mark("delivered")
+
+    def exhausted(self) -> None:
+        """The body is at its end."""
+        if self._counter is not None and self._bytes != self._length:
+            self._counter.feed(b"", last=True)
+        refusal = None if self._counter is None else self._counter.refusal
+        terminal = failure(refusal) if refusal else failure(None) if self._status is None else of_status(self._status)
+        if terminal == COMPLETE:
+            self.driver.answered()
+        else:
+            self.driver.end(terminal)
+
+    def closed(self) -> None:
+        """The server closed the body: the client left, unless all that was announced is out."""
+        if self._length is not None and self._bytes >= self._length:
+            self.exhausted()
+        elif not self.driver.ended:
+            self.driver.mark("client_disconnected")
+            self.driver.end(cancellation("client_disconnected"))
+
+
+class _WsgiBody:
+    """The body of a response: the request is current while each part is made."""
+
+    def __init__(self, body: Iterable[bytes], response: _WsgiResponse) -> None:
+        self._body = body
+        self._response = response
+        self._parts: Iterator[bytes] | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        response = self._response
+        guarded("a response", response.delivered)
+        part: bytes | None = response.driver.run(self._next)
+        if part is None:
+            guarded("a response", response.exhausted)
+            raise StopIteration
+        guarded("a response", response.took, part)
+        return part
+
+    def _next(self) -> bytes | None:
+        """Return the next part; None at the end, because an exception that leaves the driver ends the request by it."""
+        if self._parts is None:
+            self._parts = iter(self._body)
+        part: bytes | None = next(self._parts, None)
+        return part
+
+    def close(self) -> None:
+        """Close the app's body, and end the request if the body was not at its end."""
+        response = self._response
+        guarded("a response", response.delivered)
+        guarded("a response", response.closed)
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            close()
+
+
+class _SizedBody(_WsgiBody):
+    """One whose number of parts is known: of a single part a server takes the length for the response's."""
+
+    def __len__(self) -> int:
+        return len(self._body)  # type: ignore[arg-type]  # made only of a body that has it
+
+
+def _headers_of(environ: Environ) -> list[tuple[str, str]]:
+    named = [(name[len("HTTP_") :].replace("_", "-"), value) for name, value in environ.items() if name[:5] == "HTTP_"]
+    return [(name, value) for name, value in named if isinstance(value, str)]
