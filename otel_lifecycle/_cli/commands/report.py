@@ -61,7 +61,7 @@ def report(
     document = report_of(workload, sources)
     diagnosis = diagnose(workload, document)
     if html is not None:
-        # matplotlib takes half a second to import; only a page needs it.
+        # Only a page needs the drawing.
         from otel_lifecycle._cli.render.pages import report_page
 
         write_page(html, report_page(workload, document, diagnosis, limit))

@@ -32,7 +32,7 @@ from otel_lifecycle._cli.trace.find import Found, find, only_request
 def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | None, shape: str) -> None:
     """Show a request."""
     found = anatomy(_found(trace, sources, shape))
-    # matplotlib takes half a second to import, and is part of the drawing of a page.
+    # Imported late: what is not found needs no drawing.
     from otel_lifecycle._cli.render import trace as rendering
 
     if html is not None:

@@ -6,26 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.gates import Ruling
-from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.comparison.verdicts import ALPHA
-from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
+from otel_lifecycle._cli.render.comparison_charts import forest, overlays
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
-from otel_lifecycle._cli.render.theme import colour
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
-TICKS: Final = 5
-"""Ticks of a small drawing: labels such as "17.5 ms" do not touch then."""
-NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
+SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
 FIGURES: Final = ("metric", "baseline", "candidate", "change", "samples")
@@ -179,7 +171,7 @@ def page(result: Result) -> str:
             tiles=_tiles(result),
             sections=[
                 Section(title=result.headline[:1].upper() + result.headline[1:], plots=[forest(result)]),
-                Section(title="Distributions", plots=_overlays(result)),
+                Section(title="Distributions", plots=overlays(result)),
                 Section(title="Figures", tables=figures),
                 *rest,
             ],
@@ -202,63 +194,3 @@ def _tiles(result: Result) -> list[tuple[str, str]]:
         )
         for one in shown
     ]
-
-
-def forest(result: Result) -> str:
-    """The change of every figure with its interval, in percent of the baseline."""
-    shown = [
-        one for one in result.figures if one.baseline and one.low is not None and one.high is not None and not one.rate
-    ]
-    paint = {"better": colour("decode"), "worse": colour("preempted")}
-    with drawing(9, 0.6 + 0.2 * len(shown), label="change of every figure with its 95 % interval") as made:
-        axes = made.axes[0]
-        axes.axvline(0, color=colour("muted"), linewidth=0.8)
-        for row, one in enumerate(shown):
-            scale = 100 / (one.baseline or 1.0)
-            shade = paint.get(one.verdict, colour("other"))
-            axes.plot([(one.low or 0) * scale, (one.high or 0) * scale], [row, row], color=shade, linewidth=2)
-            axes.plot((one.difference or 0) * scale, row, "o", color=shade, markersize=4.5)
-        reach = 1.4 * max((abs(one.relative or 0.0) for one in shown), default=0.0)
-        # One wild interval must not squeeze the others to dots; it runs out of the picture.
-        axes.set_xlim(-100 * min(max(reach, 0.2), 1.1), 100 * max(reach, 0.2))
-        axes.set_yticks(range(len(shown)), [one.metric for one in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlabel("change against the baseline; green is better, red is worse, grey is no evidence")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:+.0f} %"))
-        axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-    return made.svg
-
-
-def _overlays(result: Result) -> list[str]:
-    found = []
-    for column, name in NAMES.items():
-        left, right = (_known(side, column) for side in (result.baseline, result.candidate))
-        if len(left) and len(right):
-            found.append(_overlay(name, left, right))
-    return found
-
-
-def _known(side: Side, column: str) -> Floats:
-    values = side.column(column)
-    chosen = ~np.isnan(values) & (values > 0)
-    return values[chosen & (side.column("completed") == 1)] if column == "e2e" else values[chosen]
-
-
-def _overlay(name: str, left: Floats, right: Floats) -> str:
-    """The share of requests at or below each time, of both sides."""
-    with drawing(4.2, 2.4, label=f"{name} of both sides") as made:
-        axes = made.axes[0]
-        for values, label, shade in ((left, "baseline", "muted"), (right, "candidate", "accent")):
-            points = np.quantile(values, np.linspace(0, 1, 201))
-            axes.plot(points, np.linspace(0, 1, 201), color=colour(shade), linewidth=1.6, label=label)
-        axes.set_title(name, loc="left", fontsize=9.5)
-        axes.set_xlim(0, float(np.quantile(np.concatenate([left, right]), 0.995)) * 1.05)
-        axes.xaxis.set_major_locator(MaxNLocator(TICKS))
-        axes.xaxis.set_major_formatter(in_seconds())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:.0%}"))
-        axes.set_ylabel("of requests")
-        axes.grid(axis="y", linewidth=0.6)
-        # Outside the axes: a curve may pass anywhere within them.
-        made.figure.legend(loc="outside lower right", ncols=2)
-    return made.svg

@@ -1,8 +1,7 @@
-"""One self-contained page: no script, no request to any network, readable in light and dark."""
+"""One self-contained page: no request to any network, one small script, readable in light and dark and without it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,24 +9,24 @@ from typing import Any, Final
 import jinja2
 
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._cli.draw import theme
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.render import plots, tables
 from otel_lifecycle._cli.render.tables import Table
-from otel_lifecycle._cli.render.theme import variables
-from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._cli.text import number, plural, seconds, share, text
+from otel_lifecycle._cli.trace.charts import request_waterfall
 from otel_lifecycle._version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, the drawings under it, and the tables under those."""
+    """A heading, the drawings under it, the tables under those, and what can be opened: (anchor, title, drawing)."""
 
     title: str
     plots: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    legend: Sequence[str] = ()
+    details: Sequence[tuple[str, str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,6 @@ def render(page: Page) -> str:
     """Return the page as HTML; everything that came from a trace is escaped."""
     loader = jinja2.PackageLoader("otel_lifecycle._cli.render")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.tests["wide"] = _is_wide
     return environment.get_template("page.html.j2").render(
         title=page.title,
         subtitle=page.subtitle,
@@ -55,19 +53,15 @@ def render(page: Page) -> str:
         tiles=[{"name": name, "value": value} for name, value in page.tiles],
         diagnosis=page.diagnosis,
         sections=page.sections,
-        light=variables(dark=False),
-        dark=variables(dark=True),
+        styles=theme.stylesheet(),
+        script=theme.script(),
+        contents=len(page.sections) >= LONG,
         version=__version__,
     )
 
 
-WIDE: Final = 400.0
-"""Width of a drawing, in its own units, from which its letters are too small on a telephone unless it is scrolled."""
-
-
-def _is_wide(svg: str) -> bool:
-    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
-    return found is not None and float(found.group(1)) > WIDE
+LONG: Final = 5
+"""Sections from which a page has a table of contents."""
 
 
 def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limit: int) -> str:
@@ -156,11 +150,14 @@ def _latency(workload: Workload, report: Document) -> Section | None:
 def _slowest(workload: Workload) -> Section | None:
     if not workload.slowest:
         return None
+    anchors = {one.span_id: f"request-{one.span_id}" for one in workload.slowest}
     return Section(
         title="The slowest completed requests",
-        plots=[plots.slowest(workload.slowest)],
-        legend=[*STAGES, "other"],
+        plots=[plots.slowest(workload.slowest, {key: f"#{anchor}" for key, anchor in anchors.items()})],
         tables=[_slow_table(workload)],
+        details=[
+            (anchors[one.span_id], plots.short_name(one), str(request_waterfall(one))) for one in workload.slowest
+        ],
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Final
 
 from rich.cells import set_cell_size
@@ -11,13 +10,12 @@ from rich.text import Text
 
 from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.evidence.document import instant
-from otel_lifecycle._cli.render.canvas import SPACE, drawing, in_seconds
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import show_tables
-from otel_lifecycle._cli.render.theme import colour
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.text import number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
 WIDTH: Final = 64
@@ -141,11 +139,13 @@ def attributes(request: Request) -> Table:
 def page(found: Anatomy) -> str:
     """Return the page of a request."""
     request = found.request
-    drawn = [timeline(found), gaps(found)] if len(found.tokens) > 1 else []
+    drawn = [charts.timeline(found), charts.gaps(found)] if len(found.tokens) > 1 else []
     token_tables = [stalls(found)] if found.stalls else []
     sections = [
-        Section(title="Waterfall", plots=[waterfall(found)], legend=_legend(found)),
-        Section(title="Attribution", plots=[shares(request)] if request.shares else [], tables=[attribution(request)]),
+        Section(title="Waterfall", plots=[charts.waterfall(found)]),
+        Section(
+            title="Attribution", plots=[charts.shares(request)] if request.shares else [], tables=[attribution(request)]
+        ),
         Section(title="Tokens", plots=drawn, tables=[*token_tables, latencies(request)]),
         *([Section(title="Violations", tables=[violations(request)])] if violations(request).rows else []),
         Section(title="Attributes", tables=[attributes(request)]),
@@ -159,11 +159,6 @@ def page(found: Anatomy) -> str:
             sections=sections,
         )
     )
-
-
-def _legend(found: Anatomy) -> list[str]:
-    used = {bar.colour for bar in found.bars}
-    return [name for name in (*STAGES, "preempted", "other") if name in used]
 
 
 def _tiles(request: Request) -> list[tuple[str, str]]:
@@ -200,71 +195,3 @@ def latencies(request: Request) -> Table:
         if key in request.seconds:
             rows.append((name, seconds(request.seconds[key])))
     return Table(title="", columns=("latency", "time"), rows=tuple(rows))
-
-
-def waterfall(found: Anatomy) -> str:
-    """The spans of the trace, each a bar."""
-    with drawing(9, 0.6 + 0.26 * len(found.bars), label="waterfall of the request") as made:
-        axes = made.axes[0]
-        total = max(bar.end for bar in found.bars) - min(bar.start for bar in found.bars)
-        for row, bar in enumerate(found.bars):
-            # A bar too short to be seen is drawn as a hairline.
-            length = max(bar.end - bar.start, total * 0.002)
-            axes.barh(row, length, left=bar.start, color=colour(bar.colour), height=0.62)
-            axes.text(bar.start + length, row, f"{SPACE}{seconds(bar.end - bar.start)}", va="center", fontsize=8)
-        for stall in found.stalls:
-            axes.axvspan(stall.start, stall.start + stall.length, color=colour("preempted"), alpha=0.13, linewidth=0)
-        labels = [f"{SPACE * 3 * bar.depth}{shorten(text(bar.name), 34)}" for bar in found.bars]
-        axes.set_yticks(range(len(found.bars)), labels, ha="left")
-        axes.tick_params(axis="y", length=0, pad=110)
-        axes.set_ylim(len(found.bars) - 0.4, -0.6)
-        axes.margins(x=0.09)
-        axes.xaxis.set_major_formatter(in_seconds())
-        axes.set_xlabel("since arrival; a red band is a stall" if found.stalls else "since arrival")
-        axes.spines["left"].set_visible(False)
-    return made.svg
-
-
-def shares(request: Request) -> str:
-    """One bar: each stage's share."""
-    with drawing(9, 0.75, label="share of each stage") as made:
-        axes, at = made.axes[0], 0.0
-        for stage, part in request.shares.items():
-            axes.barh(0, part, left=at, color=colour(stage), height=0.5)
-            if part > 0.06:
-                axes.text(at, 0.55, f"{stage} {share(part)}", fontsize=8.5, va="center")
-            at += part
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0.8, -0.3)
-        axes.axis("off")
-    return made.svg
-
-
-def timeline(found: Anatomy) -> str:
-    """Tokens out, over time: a flat part is a stall."""
-    with drawing(4.2, 2.4, label="tokens put out over time") as made:
-        axes = made.axes[0]
-        axes.step(found.tokens, range(1, len(found.tokens) + 1), where="post", color=colour("decode"), linewidth=1.6)
-        for stall in found.stalls:
-            axes.axvspan(stall.start, stall.start + stall.length, color=colour("preempted"), alpha=0.13, linewidth=0)
-        axes.set_title(f"Tokens out  ({plural(len(found.tokens), 'token')})", loc="left", fontsize=9.5)
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(in_seconds())
-        axes.set_xlabel("since arrival")
-    return made.svg
-
-
-def gaps(found: Anatomy) -> str:
-    """The gap before each token; what is red is a stall."""
-    values = [later - earlier for earlier, later in pairwise(found.tokens)]
-    stalled = {one.token for one in found.stalls}
-    with drawing(4.2, 2.4, label="gap before each token") as made:
-        axes = made.axes[0]
-        for shade, chosen in (("accent", False), ("preempted", True)):
-            at = [index + 2 for index in range(len(values)) if (index + 1 in stalled) == chosen]
-            axes.vlines(at, 0, [values[index - 2] for index in at], color=colour(shade), linewidth=1.4)
-        axes.set_title("Gap before each token", loc="left", fontsize=9.5)
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(in_seconds())
-        axes.set_xlabel("token")
-    return made.svg

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, bar_rows, durations, legend
 from otel_lifecycle._cli.draw.plot import Plot
 from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
-from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
@@ -33,10 +33,23 @@ def waterfall(found: Anatomy) -> Markup:
 
 def _row(bar: Bar) -> BarRow:
     length = seconds(bar.end - bar.start)
-    name = shorten(text(bar.name), 40)
+    name = shorten(text(bar.name), 34)
     tip = f"{name}\n{length}, from {seconds(bar.start)} to {seconds(bar.end)}"
     piece = Piece(start=bar.start, end=bar.end, shade=bar.colour, tip=tip)
     return BarRow(name=name, figure=length, pieces=[piece], depth=bar.depth)
+
+
+def request_waterfall(request: Request) -> Markup:
+    """Return the waterfall of a request whose spans are not at hand: its stages, one after the other."""
+    at, rows = 0.0, []
+    for stage in STAGES:
+        length = request.seconds.get(STAGE_METRIC[stage])
+        if length is None:
+            break
+        rows.append(_row(Bar(name=stage, start=at, end=at + length, depth=1, colour=stage)))
+        at += length
+    whole = Bar(name=request.name, start=0.0, end=request.seconds.get("e2e", at), depth=0, colour="muted")
+    return durations([_row(whole), *rows], f"waterfall of {text(request.name)}")
 
 
 def shares(request: Request) -> Markup:

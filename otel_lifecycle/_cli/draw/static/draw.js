@@ -46,4 +46,12 @@
     show(chosen, box.left + box.width / 2, Math.min(box.bottom, innerHeight - 60));
   });
   document.addEventListener("focusout", hide);
+
+  // A link to something folded opens it.
+  const unfold = () => {
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    if (target?.tagName === "DETAILS") target.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
 })();
