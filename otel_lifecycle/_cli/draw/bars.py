@@ -12,6 +12,7 @@ from otel_lifecycle._cli.draw.plot import framed, tick_texts
 from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds
 from otel_lifecycle._cli.draw.svg import element, share_of
 from otel_lifecycle._cli.draw.theme import shade_of
+from otel_lifecycle._cli.text import share
 
 ROW: Final = 32.0
 """Pixels of a row: its name, and the bar below it, so that the bar has the whole width of a telephone."""
@@ -105,14 +106,14 @@ def _mix(name: str, counts: dict[str, int], label: str) -> Markup:
     total, at, pieces = sum(counts.values()), 0.0, []
     parts = sorted(counts.items(), key=lambda item: -item[1])
     for key, count in parts:
-        tip = f"{key}: {count:,} of {total:,} ({count / total:.1%})"
+        tip = f"{key}: {count:,} of {total:,} ({share(count / total)})"
         pieces.append(Piece(start=at, end=at + count / total, shade=shade_of(key), tip=tip))
         at += count / total
     row = BarRow(name=name, figure=f"{total:,}", pieces=pieces)
     scale = Scale(low=0.0, high=1.0)
-    named = ", ".join(f"{key} {count / total:.1%}" for key, count in parts)
+    named = ", ".join(f"{key} {share(count / total)}" for key, count in parts)
     return bar_rows([row], scale, f"{label}, {name}: {named}") + legend(
-        [(key, f"{key} {count / total:.1%}") for key, count in parts]
+        [(key, f"{key} {share(count / total)}") for key, count in parts]
     )
 
 
