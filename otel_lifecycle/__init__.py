@@ -8,6 +8,7 @@ from otel_lifecycle._core.report import replay_request_events
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.workload import summarize_workload
 from otel_lifecycle._decorators import traced
+from otel_lifecycle._request.clock import monotonic
 from otel_lifecycle._request.opening import current, request, stage, step
 from otel_lifecycle._request.startup import startup
 from otel_lifecycle._serving import serving
@@ -19,6 +20,7 @@ __all__ = [
     "compute_request_metrics",
     "configure",
     "current",
+    "monotonic",
     "replay_request_events",
     "request",
     "serving",

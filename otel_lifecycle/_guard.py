@@ -16,7 +16,7 @@ from otel_lifecycle._log import say
 from otel_lifecycle.errors import LifecycleError
 
 
-class Guard:
+class FaultGuard:
     """Counts and logs our own faults; with ``reraise`` it raises them again."""
 
     __slots__ = ("_numbers", "faults", "reraise")
@@ -35,7 +35,7 @@ class Guard:
         say(place, f"{place} failed by a fault of otel-lifecycle (no. {self.faults})", level=logging.ERROR, error=error)
 
 
-guard: Final = Guard()
+guard: Final = FaultGuard()
 """The one guard of this process."""
 
 

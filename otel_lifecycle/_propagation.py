@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_W3C = TraceContextTextMapPropagator()
+from otel_lifecycle._log import say
+
+_W3C: Final = TraceContextTextMapPropagator()
+
+MAX_HEADERS: Final = 256
+"""Headers looked at; servers refuse more of them long before."""
+
+
+def parent_context(carrier: object, here: Context) -> Context:
+    """Return the context that a request belongs under: what its headers carry, on top of what is current.
+
+    ``carrier``: a context; or headers of any kind: a mapping, pairs, a WSGI environ (``HTTP_TRACEPARENT``), or the
+    metadata of gRPC; in any case, as text or bytes, with one value or several.
+
+    Where an HTTP instrumentation has gone on from the same headers already, its span is current in their trace, and
+    stays the parent.  Whatever cannot be read carries nothing.
+    """
+    if isinstance(carrier, Context):
+        return carrier
+    try:
+        carried = propagate.extract(_headers(carrier))
+    except Exception as error:  # noqa: BLE001  # a propagator that fails, or a carrier whose methods raise
+        say("propagation", "the parent could not be read; the request has none", level=logging.ERROR, error=error)
+        return here
+    theirs = get_current_span(carried).get_span_context()
+    ours = get_current_span(here).get_span_context()
+    if ours.is_valid and (not theirs.is_valid or theirs.trace_id == ours.trace_id):
+        return here
+    return Context({**here, **carried})
+
+
+def _headers(carrier: object) -> dict[str, list[str]]:
+    """Return headers by their names in lower case."""
+    pairs: Iterable[Any] = carrier.items() if isinstance(carrier, Mapping) else carrier  # type: ignore[assignment]
+    headers: dict[str, list[str]] = {}
+    for name, value in itertools.islice(pairs, MAX_HEADERS):
+        key = _text(name).lower()
+        if key.startswith("http_"):
+            # How WSGI spells a header.
+            key = key[5:].replace("_", "-")
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        headers.setdefault(key, []).extend(_text(one) for one in values if isinstance(one, (str, bytes)))
+    return headers
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return value if isinstance(value, str) else ""
 
 
 def inject(span_context: SpanContext, base: Context | None = None) -> dict[str, str]:

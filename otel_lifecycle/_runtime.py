@@ -75,7 +75,7 @@ class Assessor(Protocol):
         """Say, once, that a request was seen by two processors."""
 
 
-class OpenRequest(Protocol):
+class RegisteredRequest(Protocol):
     """What the runtime needs of a request that has not ended."""
 
     @property
@@ -170,8 +170,8 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.open_requests: dict[int, OpenRequest] = {}
-        self.dropped: deque[OpenRequest] = deque()
+        self.open_requests: dict[int, RegisteredRequest] = {}
+        self.dropped: deque[RegisteredRequest] = deque()
         self.sources: ProviderCache[Any] = ProviderCache()
         self.record_exceptions = False
         self.endings = ENDINGS
@@ -230,7 +230,7 @@ class Runtime:
 
     # Requests.
 
-    def open_request(self, request: OpenRequest) -> int:
+    def open_request(self, request: RegisteredRequest) -> int:
         """Register a request; return its ticket."""
         ticket = next(self._tickets)
         self.open_requests[ticket] = request
@@ -240,7 +240,7 @@ class Runtime:
         """Take a request off the register."""
         self.open_requests.pop(ticket, None)
 
-    def snapshot(self) -> list[OpenRequest]:
+    def snapshot(self) -> list[RegisteredRequest]:
         """Return the registered requests."""
         return _copied(self.open_requests.values())
 

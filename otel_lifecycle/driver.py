@@ -22,22 +22,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import Token
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from opentelemetry.context import Context, attach, get_current
-from opentelemetry.trace import INVALID_SPAN, Span, TracerProvider
+from opentelemetry.context import Context, get_current
+from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.endings import Terminal
-from otel_lifecycle._core.lifecycle import NOT_ARRIVED
+from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, monotonic
 from otel_lifecycle._request.conditions import given
-from otel_lifecycle._request.context import context_of, detach_own
-from otel_lifecycle._request.handle import Request, current_handle, tracked_of
-from otel_lifecycle._request.opening import open_request
+from otel_lifecycle._request.context import context_of
+from otel_lifecycle._request.handle import Request, current_handle
+from otel_lifecycle._request.opening import Parent, open_request
 from otel_lifecycle._request.streams import (
     Counter,
     TokenSource,
@@ -47,6 +45,7 @@ from otel_lifecycle._request.streams import (
     eager_stream,
     sync_stream,
 )
+from otel_lifecycle._request.view import RequestView
 from otel_lifecycle._runtime import runtime
 
 __all__ = ["Active", "Driver", "RequestMarks", "Terminal", "adopt", "begin", "terminal_of"]
@@ -59,7 +58,7 @@ def begin(
     shape: str = "default",
     arrived_at_ns: AtNs = NOW,
     started: Anchor | None = None,
-    parent: Context | None = None,
+    parent: Parent = None,
     previous: object = None,
     tracer_provider: TracerProvider | None = None,
     marked: bool = False,
@@ -68,7 +67,7 @@ def begin(
     """Join the current request if one is open (``owned`` is False then), else open one (``owned`` is True).
 
     ``conditions`` and ``more``: the conditions of :func:`otel_lifecycle.request`; None is unset, an impossible value is
-    a violation.  ``join=False``: always open.  ``parent``: the context it belongs under.  ``started``: both clocks at
+    a violation.  ``join=False``: always open.  ``parent``: as of ``request()``.  ``started``: both clocks at
     its arrival, where that was before this call.  ``marked=False``: nobody is known to mark boundaries; until the first
     mark the request is active under stage ``unknown``, and a failure has no stage.
 
@@ -100,74 +99,14 @@ def terminal_of(reason: object, *, error: object = None) -> Terminal:
     return endings.of_finish_reason(reason, error, runtime().endings)
 
 
-class Driver:
-    """One request as seen by code that acts for its server.  ``request``: its handle; ``owned``: whether it ends it."""
+class Driver(RequestView):
+    """One request as code that acts for its server drives it.  ``owned``: whether its end is theirs, too."""
 
-    __slots__ = ("_tracked", "owned", "request")
+    __slots__ = ("owned",)
 
     def __init__(self, request: Request, *, owned: bool) -> None:
-        self.request = request
+        super().__init__(request)
         self.owned = owned
-        self._tracked = tracked_of(request)
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to do."""
-        return self._tracked is not None
-
-    # What is known of it.
-
-    @property
-    def state(self) -> str:
-        """The state of the lifecycle table it is in; once it has ended, its outcome."""
-        return NOT_ARRIVED if self._tracked is None else self._tracked.state.name
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self._tracked is not None and self._tracked.ended
-
-    @property
-    def awaits_output(self) -> bool:
-        """Whether it is open and nothing has come out of it yet."""
-        return self._tracked is not None and self._tracked.state.awaits_output
-
-    @property
-    def marked(self) -> bool:
-        """Whether somebody has marked a boundary of it."""
-        return self._tracked is not None and not self._tracked.state.unmarked
-
-    @property
-    def client_left(self) -> bool:
-        """Whether ``client_disconnected`` was noted."""
-        return self._tracked is not None and self._tracked.state.disconnected
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether a stream of it ran to its end."""
-        return self._tracked is not None and self._tracked.state.exhausted
-
-    @property
-    def token_marks(self) -> int:
-        """The number of its token marks so far."""
-        return 0 if self._tracked is None else self._tracked.state.timeline.token_marks()
-
-    @property
-    def output_tokens(self) -> int | None:
-        """The output tokens that a usage figure gave; None if there was none."""
-        return None if self._tracked is None else self._tracked.conditions.usage.get("output_tokens")
-
-    @property
-    def span(self) -> Span:
-        """Its span; an invalid one where there is nothing to do."""
-        return INVALID_SPAN if self._tracked is None else self._tracked.writer.span
-
-    def has(self, condition: str) -> bool:
-        """Return whether a condition of it is known."""
-        return self._tracked is not None and self._tracked.conditions.has(condition)
-
-    def since_arrival_ns(self) -> int:
-        """Return the nanoseconds since its arrival."""
-        return 0 if self._tracked is None else self._tracked.state.elapsed()
 
     def stage_durations(self) -> dict[str, float]:
         """Return the seconds of each stage that is over so far, by its name; without those of unknown length."""
@@ -236,27 +175,25 @@ class Driver:
 
     def active(self) -> Active:
         """Return a block, sync or async, in which the request and its span are current."""
-        return Active(self)
+        return Active(self._tracked)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call with the request current; an exception ends it, if that is owned, and goes on."""
-        with self.active() as block:
-            try:
+        try:
+            with self.active():
                 return function(*args, **kwargs)
-            except BaseException as error:
-                block.leave(error)
-                self.leave(error)
-                raise
+        except BaseException as error:
+            self.leave(error)
+            raise
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Await with the request current; an exception ends it, if that is owned, and goes on."""
-        with self.active() as block:
-            try:
+        try:
+            with self.active():
                 return await awaitable
-            except BaseException as error:
-                block.leave(error)
-                self.leave(error)
-                raise
+        except BaseException as error:
+            self.leave(error)
+            raise
 
     def stream(
         self,
@@ -338,7 +275,7 @@ class Driver:
         failure.  Words that are not known, and None, mean a normal completion.
         """
         if self._tracked is not None and self.owned:
-            self._tracked.finish(terminal_of(reason, error=error), _moment(at_ns, at_monotonic_ns))
+            self._tracked.finish_by_word(reason, _moment(at_ns, at_monotonic_ns), error)
 
     def leave(self, error: BaseException | None = None) -> None:
         """End it by what left the call: complete if that is legal, else incomplete; an exception by the table."""
@@ -371,39 +308,6 @@ class Driver:
 
 def _moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:
     return at_ns if at_monotonic_ns is None else monotonic(ns=at_monotonic_ns)
-
-
-class Active:
-    """A block in which a request and its span are current."""
-
-    __slots__ = ("_driver", "_token")
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._token: Token[Context] | None = None
-
-    def __enter__(self) -> Active:
-        self._token = attach(self._driver.context())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    async def __aenter__(self) -> Active:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    def leave(self, error: BaseException | None = None) -> None:
-        """Make current what was so before; once."""
-        token, self._token = self._token, None
-        if token is not None:
-            detach_own(token)
 
 
 class RequestMarks:

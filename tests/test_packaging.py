@@ -24,6 +24,7 @@ PUBLIC = [
     "compute_request_metrics",
     "configure",
     "current",
+    "monotonic",
     "replay_request_events",
     "request",
     "serving",

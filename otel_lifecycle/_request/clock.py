@@ -32,6 +32,11 @@ class MonotonicTime:
         self._given = given
         self._per_unit = per_unit
 
+    @classmethod
+    def now(cls) -> MonotonicTime:
+        """Read the clock."""
+        return cls(perf_counter_ns() - _BETWEEN_CLOCKS, 1)
+
     def reading(self, event: str, state: str) -> int:
         """Return it in nanoseconds of the request's clock; InvalidTimestamp for what is no finite number."""
         given = check_timestamp(self._given, event, state)

@@ -10,7 +10,7 @@ from contextvars import Token
 from typing import Final
 
 from opentelemetry.context import Context, create_key, detach, get_value, set_value
-from opentelemetry.trace import set_span_in_context
+from opentelemetry.trace import Span, set_span_in_context
 
 from otel_lifecycle._request.token_path import TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest
@@ -18,9 +18,14 @@ from otel_lifecycle._request.tracked import TrackedRequest
 _REQUEST: Final = create_key("otel_lifecycle-request")
 
 
-def context_of(tracked: TrackedRequest, base: Context | None = None) -> Context:
-    """Return a context in which the request, and its span, are current."""
-    return set_value(_REQUEST, tracked.reference, set_span_in_context(tracked.writer.span, base))
+def context_of(tracked: TrackedRequest, base: Context | None = None, span: Span | None = None) -> Context:
+    """Return a context in which the request is current, and its span or one of its children."""
+    return set_value(_REQUEST, tracked.reference, set_span_in_context(span or tracked.writer.span, base))
+
+
+def is_current(tracked: TrackedRequest) -> bool:
+    """Return whether the request is the current one."""
+    return get_value(_REQUEST) is tracked.reference
 
 
 def without_request(here: Context, outside: Context) -> Context:

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._request import conditions
+from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.context import handle_in_context
+from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
 from otel_lifecycle._request.stages import StageBlock, check_stage
 from otel_lifecycle._request.state import is_nothing
@@ -140,6 +142,14 @@ class Request(TokenPath):
         self._tracked.show_exception(error)
         self._tracked.end(endings.failure(error, runtime().endings), at_ns, if_open=if_open)
 
+    def finish(self, reason: object = None, *, at_ns: AtNs = NOW, error: object = None) -> None:
+        """End it by an engine's word, unless it has ended: stop, length, eos, tool_calls, ... complete it.
+
+        abort is a cancel, timeout a timeout, error a failure by ``error``; other words, and None, complete it.  A
+        request that is completed without output gets an output of 0 tokens first.
+        """
+        self._tracked.finish_by_word(reason, at_ns, error)
+
     def __enter__(self) -> Self:
         tracked = self._tracked
         if tracked.ended and not tracked.ending.silenced:
@@ -182,7 +192,11 @@ class Request(TokenPath):
         self._tracked.assume_sizes()
 
     def set(self, **values: Any) -> None:
-        """Set conditions that were not known at arrival; the names are those of :func:`otel_lifecycle.request`."""
+        """Set conditions that were not known at arrival; the names are those of :func:`otel_lifecycle.request`.
+
+        ``attributes``: a mapping of the server's own, at most 32 a request.  They are on the span and never label a
+        metric.
+        """
         self._tracked.set(conditions.given(values))
 
     def response(
@@ -209,7 +223,19 @@ class Request(TokenPath):
         wrap = async_stream if hasattr(iterable, "__aiter__") else sync_stream
         return wrap(lambda: TokenSource(self, self._tracked, iterable, tokens))
 
+    def active(self) -> Active:
+        """A block in which the request and its span are current, for servers that hand work on.  It ends nothing."""
+        return Active(self._tracked)
+
+    def phase(self, name: str) -> Phase:
+        """A block that is a part of a stage: a span of that name inside the stage's.  It moves no state."""
+        return Phase(self._tracked, name)
+
     # Notes.
+
+    def event(self, name: str, attributes: Mapping[str, Any] | None = None, *, at_ns: AtNs = NOW) -> None:
+        """Add an event of the server's own to the span.  With all notes of a request, the first 64 are kept."""
+        self._tracked.show(name, attributes, at_ns)
 
     def client_disconnected(self, *, at_ns: AtNs = NOW) -> None:
         """The client left.  A note: what the server does is marked by its own events."""
@@ -232,7 +258,9 @@ class Request(TokenPath):
     def record(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Take over what an engine in another process marked: ``[{'event', 'timestamp', ...}]`` in epoch nanoseconds.
 
-        ``count`` and ``choice`` as in :func:`otel_lifecycle.replay_request_events`.  Its clock is judged by itself.
+        An event is named as the method that marks it, and takes the arguments of that: ``count`` and ``choice`` of
+        tokens, ``reason``, ``error``, and those of ``usage`` and ``response``, which need no timestamp.  The engine's
+        clock is judged by itself.
         """
         record_events(self._tracked, events)
 

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from otel_lifecycle._request.token_path import TokenPath
-from otel_lifecycle._runtime import OpenRequest, runtime
+from otel_lifecycle._runtime import RegisteredRequest, runtime
 
 if TYPE_CHECKING:
     _Reference = weakref.ref[TokenPath]
@@ -14,7 +14,7 @@ else:
     _Reference = weakref.ref
 
 
-class LeftBehind(OpenRequest, Protocol):
+class LeftBehind(RegisteredRequest, Protocol):
     """A request as its reference sees it."""
 
     @property

@@ -10,8 +10,10 @@ from opentelemetry import trace
 
 from otel_lifecycle import _propagation
 from otel_lifecycle._core.lifecycle import NOT_ARRIVED
+from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.handle import Request
+from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.stages import NO_BLOCK, StageBlock, check_stage
 from otel_lifecycle._request.streams import Counter
 
@@ -76,6 +78,20 @@ class NoRequest(Request):
     def timeout(self, reason: str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None: ...
 
     def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None: ...
+
+    def assume_sizes(self) -> None: ...
+
+    def finish(self, reason: object = None, *, at_ns: AtNs = NOW, error: object = None) -> None: ...
+
+    def event(self, name: str, attributes: Mapping[str, Any] | None = None, *, at_ns: AtNs = NOW) -> None: ...
+
+    def active(self) -> Active:
+        """Return a block that changes nothing."""
+        return Active(None)
+
+    def phase(self, name: str) -> Phase:
+        """Return a block that changes nothing."""
+        return Phase(None, name)
 
     def usage(
         self,

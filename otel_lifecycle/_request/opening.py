@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from time import perf_counter_ns
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import TracerProvider
@@ -13,7 +14,7 @@ from opentelemetry.trace import TracerProvider
 from otel_lifecycle import _propagation, semconv
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor
 from otel_lifecycle._request.conditions import RequestConditions, check_role, given
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
@@ -27,6 +28,10 @@ from otel_lifecycle._runtime import Claim, runtime, with_claim
 
 OPERATIONS: Final = {"pooling": "embeddings"}
 """What a shape does unless told otherwise; all others chat."""
+
+
+Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None"
+"""What carries the trace that a request belongs to."""
 
 
 def request(
@@ -54,17 +59,20 @@ def request(
     traffic: str = "live",
     workload: str | None = None,
     arrived_at_ns: AtNs = NOW,
+    parent: Parent = None,
     deadline: float | None = None,
     shape: str = "default",
     tracer_provider: TracerProvider | None = None,
 ) -> Request:
     """Open a request: it has arrived.  Returns its handle, which is also a context manager.
 
-    ``arrived_at_ns``: when it entered the process, epoch nanoseconds (None: unknown; left out: now).  ``deadline``:
-    seconds after arrival from which a cancellation is a timeout.  ``previous``: the attempt before, its handle or its
-    carrier.  ``engine``: what requests compete for, the model by default.  ``role``: whole, or prefill or decode for a
-    part of a disaggregated request, which feeds stage durations only.  ``traffic``: live, or a word that keeps the
-    metrics of other traffic apart, such as ``warmup``.  The rest are conditions; what is None is absent.
+    ``arrived_at_ns``: when it entered the process, epoch nanoseconds (None: unknown; left out: now).  ``parent``: what
+    carries the caller's trace: a mapping or pairs of headers, a WSGI environ, the metadata of gRPC, or a context; left
+    out, the current span.  ``deadline``: seconds after arrival from which a cancellation is a timeout.  ``previous``:
+    the attempt before, its handle or its carrier.  ``engine``: what requests compete for, the model by default.
+    ``role``: whole, or prefill or decode for a part of a disaggregated request, which feeds stage durations only.
+    ``traffic``: live, or a word that keeps the metrics of other traffic apart, such as ``warmup``.  The rest are
+    conditions; what is None is absent.
 
     Raises ConfigurationError for a shape or role that does not exist.  An impossible condition is an
     ``invalid_value`` violation.
@@ -96,7 +104,12 @@ def request(
         }
     )
     return open_request(
-        values, shape=shape, arrived_at_ns=arrived_at_ns, previous=previous, tracer_provider=tracer_provider
+        values,
+        shape=shape,
+        arrived_at_ns=arrived_at_ns,
+        parent=parent,
+        previous=previous,
+        tracer_provider=tracer_provider,
     )
 
 
@@ -108,7 +121,7 @@ def open_request(
     previous: object = None,
     tracer_provider: TracerProvider | None = None,
     started: Anchor | None = None,
-    parent: Context | None = None,
+    parent: Parent = None,
     unmarked: bool = False,
 ) -> Request:
     """Open a request of given conditions; ``started`` and ``parent`` where it arrived earlier, in another context.
@@ -119,7 +132,7 @@ def open_request(
     here = runtime()
     here.housekeep()
     here.warn_after_fork()
-    context = get_current() if parent is None else parent
+    context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
     state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
     conditions = RequestConditions()
     wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
@@ -181,8 +194,14 @@ def stage(name: str) -> CurrentStage:
     return CurrentStage(name, lambda name: current().stage(name))
 
 
-def step(requests: Iterable[Request]) -> None:
-    """Mark one token for each request of a batch, all at one reading of the clock."""
+def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int | None] | None = None) -> None:
+    """Mark one token for each request of a batch, or ``counts`` tokens each, all at one time.
+
+    ``at_ns``: that time, if it is not now: epoch nanoseconds, :func:`otel_lifecycle.monotonic`, or None for unknown.
+    """
+    if counts is not None or at_ns is not NOW:
+        _step_at(requests, MonotonicTime.now() if at_ns is NOW else at_ns, counts)
+        return
     now = perf_counter_ns()
     for handle in requests:
         try:
@@ -191,6 +210,13 @@ def step(requests: Iterable[Request]) -> None:
             _token_of(handle)
     if now >= runtime().sweep_due:
         runtime().housekeep()
+
+
+def _step_at(requests: Iterable[Request], at_ns: AtNs, counts: Iterable[int | None] | None) -> None:
+    for handle, count in zip(requests, repeat(1) if counts is None else counts, strict=False):
+        if isinstance(handle, Request):
+            handle.token(count, 0, at_ns)
+    runtime().housekeep()
 
 
 def _token_of(handle: object) -> None:

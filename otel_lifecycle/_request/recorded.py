@@ -1,9 +1,15 @@
-"""Events that an engine in another process marked by its own clock."""
+"""Events that an engine in another process marked by its own clock.
+
+Each is a mapping with ``event`` and, except for ``usage`` and ``response``, ``timestamp`` in epoch nanoseconds (None:
+unknown).  Further keys are those of the method of that name: ``count`` and ``choice`` of tokens and output, ``reason``
+of cancel and timeout, ``error`` of fail, the token counts of usage, ``id``, ``model`` and ``finish_reasons`` of
+response.  Every event means what the method means.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
@@ -11,6 +17,9 @@ from otel_lifecycle._request.state import NOTES
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
+
+FACTS: Final = frozenset({"usage", "response"})
+USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens")
 
 
 def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) -> None:
@@ -37,14 +46,19 @@ def _read(item: Any) -> tuple[str, dict[str, Any]] | None:
     """Return the event's name and its fields; None of what is no event."""
     fields = dict(item) if isinstance(item, Mapping) else {}
     event = fields.get("event")
-    if not isinstance(event, str) or event not in EVENTS | NOTES or "timestamp" not in fields:
+    if not isinstance(event, str):
         return None
-    return event, fields
+    timed = event in EVENTS or event in NOTES
+    return (event, fields) if event in FACTS or (timed and "timestamp" in fields) else None
 
 
 def _apply(tracked: TrackedRequest, event: str, fields: Mapping[str, Any]) -> None:
-    timestamp = fields["timestamp"]
-    if event in NOTES:
+    timestamp = fields.get("timestamp")
+    if event == "usage":
+        tracked.set({name: fields[name] for name in USAGE if fields.get(name) is not None})
+    elif event == "response":
+        tracked.response(fields.get("id"), fields.get("model"), fields.get("finish_reasons"))
+    elif event in NOTES:
         tracked.note(event, timestamp)
     elif event in TERMINAL_EVENTS:
         tracked.end(_terminal(event, fields), timestamp, remote=True)

@@ -46,7 +46,8 @@ class StageBlock:
 
     def __enter__(self) -> None:
         self._active = self._tracked.enter_stage(self._stage)
-        self._token = attach(context_of(self._tracked, get_current()))
+        span = self._tracked.stage_span(self._stage) if self._active else None
+        self._token = attach(context_of(self._tracked, get_current(), span))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -55,8 +56,12 @@ class StageBlock:
             detach_own(self._token)
         else:
             detach(self._token)
-        if error is None and self._active:
+        if error is not None:
+            self._tracked.passed(error)
+        elif self._active:
             self._tracked.leave_stage(self._stage)
+        if self._active:
+            self._tracked.writer.left_stage(self._stage)
 
     async def __aenter__(self) -> None:
         self.__enter__()

@@ -17,19 +17,19 @@ from typing import Any, Final, Protocol
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
+from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape, Stage
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.values import whole
+from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
-from otel_lifecycle._request.span_events import SpanEvents
+from otel_lifecycle._request.folding import fold_logs
+from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError, MissingTerminal
 
 TOKEN_EVENTS: Final = frozenset({"token", "first_token"})
-PASSING: Final = frozenset({"admit", "input_ready", "first_token", "output", "complete"})
-"""Events that show, where they come, that the boundaries before them have been passed."""
-
 NOTES: Final = frozenset({"client_disconnected", "delivered", "prefill_chunk"})
 
 RECEIPT_TOLERANCE_NS: Final = 1_000_000
@@ -48,20 +48,16 @@ def is_nothing(count: object) -> bool:
     return whole(count) == 0
 
 
-def _no_path() -> None:
-    return None
-
-
 class RequestState:
     """One open request.  ``status`` is None until it has ended; from then on nothing here changes.
 
-    ``unmarked``: nobody has marked anything yet, so its stage is unknown.  ``passes``: its output may pass the
-    boundaries that nobody marks.  ``exhausted``: a stream of it has run to its end.
+    ``unmarked``: nobody is known to mark its boundaries, so its stage is unknown.  ``exhausted``: a stream of it has
+    run to its end.  ``passed``: how the first exception that came out of the engine would end it.
     """
 
     __slots__ = (
         "_explicit_latest",
-        "_passes",
+        "_marks_boundaries",
         "anchor",
         "arrived",
         "checker",
@@ -71,6 +67,7 @@ class RequestState:
         "exhausted",
         "feed",
         "offset",
+        "passed",
         "path",
         "status",
         "timeline",
@@ -83,14 +80,17 @@ class RequestState:
         self.timeline = Timeline(shape)
         self.events = SpanEvents()
         self.checker = Checker(self.timeline)
-        self.path: PathReference = _no_path
+        self.path: PathReference = lambda: None
         self.feed: EngineFeed | None = None
         self.arrived: int | None = None
         self.status: str | None = None
-        self.unmarked = self._passes = unmarked
+        self.unmarked = unmarked
+        # Whether the server marked a boundary: then it marks all of them, and one that is missing is a violation.
+        self._marks_boundaries = False
         self.disconnected = False
         self.delivered: int | None = None
         self.exhausted = False
+        self.passed: Terminal | None = None
         # The latest time that was given, not read: a live mark before it has no time of its own.
         self._explicit_latest: int | None = None
 
@@ -159,6 +159,7 @@ class RequestState:
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""
+        event = self._ahead(event)
         live = at_ns is NOW
         time = self._live_time(event) if live else self._given_time(event, at_ns)
         legal = self._apply(event, time, count, choice, given=not live)
@@ -170,6 +171,7 @@ class RequestState:
         """Apply one event that another process recorded by its own clock."""
         if event in TOKEN_EVENTS and is_nothing(count):
             return True
+        event = self._ahead(event)
         time = self._given_time(event, timestamp)
         legal = self._apply(event, time, count, choice, remote=True)
         if legal:
@@ -209,6 +211,7 @@ class RequestState:
                 self.feed.move(timeline.state, known)
         if event != "arrive" and event not in TERMINAL_EVENTS:
             self.unmarked = False
+            self._marks_boundaries = self._marks_boundaries or event in BOUNDARY_EVENTS
         self._lead(timeline.tokens.setdefault(0, []) if timeline.state == "decode" else None)
 
     def _lead(self, log: Log | None) -> None:
@@ -249,6 +252,22 @@ class RequestState:
                     self.feed.move(timeline.state, None)
         self.unmarked = False
 
+    def _ahead(self, event: str) -> str:
+        """Pass the boundaries before an event that lies ahead, so that it can be applied; return its name there.
+
+        A server that marks no boundaries at all shows none, which is legal.  One that marks some has skipped these.
+        """
+        timeline = self.timeline
+        if event == "token" and timeline.shape.streams and self.awaits_output:
+            # The first token, wherever it comes.
+            event = "first_token"
+        if not self.is_legal(event) and allowing_ahead(self.timeline.shape, self.timeline.state, event) is not None:
+            if self._marks_boundaries:
+                what, allowed = f"{event!r} while {timeline.state}", timeline.shape.table[timeline.state]
+                self.violate(IllegalTransition(what, state=timeline.state, event=event, allowed=allowed))
+            self.reach(event)
+        return event
+
     def enter_stage(self, stage: Stage) -> bool:
         """Pass the earlier stages that nobody marked; from a later one count a violation and return False."""
         shape = self.timeline.shape
@@ -266,15 +285,13 @@ class RequestState:
     def token(self, n: Any, choice: Any, at_ns: Any) -> None:
         """Mark tokens that the path does not take: chunks, further choices, explicit times, other states."""
         if not is_nothing(n):
-            # In prefill a token is the first one.
-            first = "first_token" in self.timeline.shape.table[self.timeline.state]
-            self.mark("first_token" if first else "token", at_ns, n, choice)
+            self.mark("token", at_ns, n, choice)
 
     def item(self, n: Any, choice: Any, at_ns: Any = NOW) -> None:
         """Mark what a stream yielded: as :meth:`token`, but boundaries that nobody marked pass with it."""
-        if self._passes and not is_nothing(n):
+        if not is_nothing(n):
             self.pass_to("prefill")
-        self.token(n, choice, at_ns)
+            self.mark("token", at_ns, n, choice)
 
     def whole_answer(self, count: Any, at_ns: Any = NOW) -> None:
         """Mark a result that came at once: ``output`` where the shape has it; in pooling the one pass is done."""
@@ -286,16 +303,13 @@ class RequestState:
         """Note that frames count as one token each without saying so: a usage figure may prove them to be chunks."""
         self.timeline.assumed = True
 
-    def begin_stream(self) -> None:
-        """At the first pull the boundaries nobody marked pass: the model is at work."""
-        self.pass_to("prefill")
-
     def end_stream(self, at_ns: Any = NOW) -> None:
         """A stream that ended by itself is all of the answer; without a token it was an empty one."""
         self.exhausted = True
-        if self._passes:
-            self.pass_to("prefill")
-        if self.timeline.state == "prefill" and self.is_legal("output"):
+        # An answer that ran to its end after an exception is that of another attempt, which went well.
+        self.passed = None
+        self.pass_to("prefill")
+        if self.is_legal("output"):
             self.mark("output", at_ns, count=0)
 
     def reach(self, event: str) -> bool:
@@ -305,37 +319,22 @@ class RequestState:
         """
         if self.is_legal(event):
             return True
-        shape, state = self.timeline.shape, self.timeline.state
-        before_output = [stage.state for stage in shape.stages[:3]]
-        if event not in PASSING or state not in before_output:
-            return False
-        ahead = before_output[before_output.index(state) + 1 :]
-        allowing = next((one for one in ahead if event in shape.table[one]), None)
-        if allowing is None:
-            return False
-        self.pass_to(allowing)
-        return True
+        allowing = allowing_ahead(self.timeline.shape, self.timeline.state, event)
+        if allowing is not None:
+            self.pass_to(allowing)
+        return allowing is not None
 
     def fold(self, above: int, most: int) -> list[int]:
         """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
-        gaps: list[int] = []
-        for logs, remote in ((self.timeline.tokens, False), (self.timeline.remote_tokens, True)):
-            # Its choices share what a request may hold.
-            if sum(map(len, logs.values())) > above:
-                gaps += self._fold(logs, most, remote=remote)
-        return gaps
-
-    def _fold(self, logs: dict[int, Log], most: int, *, remote: bool) -> list[int]:
-        gaps: list[int] = []
-        for choice, log in logs.items():
-            if len(log) > 1 and most > 0:
-                most -= len(log) - 1
-                gaps += self.timeline.fold(choice, len(log) - 1 + min(0, most), remote=remote)
-        return gaps
+        return fold_logs(self.timeline, above, most)
 
     # Notes and violations.
 
-    def note(self, name: str, at_ns: Any) -> None:
+    def note_passed(self, terminal: Terminal) -> None:
+        """Keep how the first exception would end it that came out of a stream or a block."""
+        self.passed = self.passed or terminal
+
+    def note(self, name: str, at_ns: Any, attributes: dict[str, Any] | None = None) -> None:
         """Keep a note: an event that moves no state.  Of ``delivered`` only the first counts."""
         if name == "delivered" and self.delivered is not None:
             return
@@ -346,7 +345,7 @@ class RequestState:
             return
         self.disconnected = self.disconnected or name == "client_disconnected"
         if time is not None:
-            self.events.show(name, time)
+            self.events.show(name, time, attributes)
             if name == "delivered" and self.arrived is not None:
                 self.delivered = max(0, time - self.arrived)
 

@@ -110,7 +110,9 @@ class TokenSource:
             self._tracked.end_stream()
 
     def left(self, error: BaseException | None) -> None:
-        """Tell the owner what ended the iteration."""
+        """Note what came out of the engine, and tell the owner what ended the iteration."""
+        if error is not None:
+            self._tracked.passed(error)
         if self._leave is not None:
             self._leave(error)
 

@@ -15,6 +15,7 @@ from otel_lifecycle._version import __version__
 
 MAX_MODELS: Final = 32
 MAX_OPERATIONS: Final = 32
+MAX_PHASES: Final = 64
 
 
 class TracerSource:
@@ -23,18 +24,23 @@ class TracerSource:
     The provider is held weakly: a cache must not keep a test's provider alive.
     """
 
-    __slots__ = ("_models", "_operations", "provider", "tracer")
+    __slots__ = ("_models", "_operations", "_phases", "provider", "tracer")
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)
         self.tracer: Tracer = provider.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
         self._models = Bounded(MAX_MODELS)
         self._operations = Bounded(MAX_OPERATIONS)
+        self._phases = Bounded(MAX_PHASES)
 
     def span_name(self, operation: str, model: str | None) -> str:
         """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""
         name = self._operations.admit(operation)
         return name if model is None else f"{name} {self._models.admit(model)}"[:MAX_LENGTH]
+
+    def phase_name(self, name: str) -> str:
+        """Return the name of a part of a stage; beyond the bound it is ``_OTHER``."""
+        return self._phases.admit(name)
 
 
 def _weak(provider: Any) -> Any:

@@ -1,38 +1,33 @@
 """One request, from its arrival to the last token that comes after its end: the one place that calls go through.
 
 How it works.  A handle, a stream, a block and the driver all call :class:`TrackedRequest`.  While the request is open
-it passes a call to the :class:`RequestState`, afterwards to the :class:`RequestEnding`.
-
-One call at a time.  A lock keeps other threads out.  It cannot keep out a call on the same thread, which a signal
-handler may make at any line of ours: such a call finds the request busy, is put aside, and runs when the call that it
-interrupted is done.  So nothing below this module has to think of two calls at once.  Rejected: to let the inner call
-run at once, which must then leave every half-done step of the outer one as it found it.
-
-One guard.  What a caller does wrong is a violation by the time it gets here; any other exception is a fault of ours and
-goes to the guard, never to the server.
+it passes a call to the :class:`RequestState`, afterwards to the :class:`RequestEnding`.  Calls run one at a time
+(``one_at_a_time.py``), so nothing below this module has to think of two calls at once.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Mapping
-from threading import RLock
+from collections.abc import Mapping
+from time import perf_counter_ns
 from typing import Any, Final, TypeVar
 
-from otel_lifecycle import _propagation, semconv
-from otel_lifecycle._core.endings import COMPLETE, Terminal, past
+from opentelemetry.trace import Span
+
+from otel_lifecycle import _propagation
+from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, past
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.lifecycle import Stage
-from otel_lifecycle._guard import guard
+from otel_lifecycle._core.lifecycle import EVENTS, Stage
 from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.conditions import RequestConditions, read_finish_reasons, read_text
+from otel_lifecycle._request.conditions import RequestConditions, read_text
 from otel_lifecycle._request.ending import RequestEnding
+from otel_lifecycle._request.facts import RequestFacts, read_attributes
 from otel_lifecycle._request.handle_reference import HandleReference
+from otel_lifecycle._request.marks import MarkedRequest
 from otel_lifecycle._request.span_writer import SpanWriter
-from otel_lifecycle._request.state import NOTES, TOKEN_EVENTS, RequestState, is_nothing
+from otel_lifecycle._request.state import NOTES, RequestState
 from otel_lifecycle._runtime import Assessor, runtime
-from otel_lifecycle.errors import EventAfterTerminal, InvalidValue, LifecycleError
+from otel_lifecycle.errors import InvalidValue
 
 T = TypeVar("T")
 
@@ -46,20 +41,17 @@ SHUTDOWN: Final = Terminal("cancel", reason="shutdown")
 ABANDONED: Final = "abandoned"
 
 
-class TrackedRequest:
+class TrackedRequest(MarkedRequest):
     """One request.  ``reference`` is the weak reference to its handle, which contexts hold, too."""
 
-    __slots__ = ("_busy", "_deferred", "_lock", "conditions", "ending", "reference", "state", "writer")
+    __slots__ = ("_facts", "conditions", "reference", "writer")
 
     def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
-        self.state = state
+        super().__init__(state, RequestEnding(state, conditions, writer))
         self.conditions = conditions
         self.writer = writer
-        self.ending = RequestEnding(state, conditions, writer)
         self.reference: HandleReference
-        self._lock = RLock()
-        self._busy = False
-        self._deferred: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._facts = RequestFacts(state, conditions, writer)
 
     def open(self, reference: HandleReference, assessor: Assessor | None, arrived_at_ns: AtNs) -> None:
         """Let the request arrive, and register it."""
@@ -70,45 +62,14 @@ class TrackedRequest:
         self.state.arrive(arrived_at_ns)
         self.ending.ticket = runtime().open_request(self)
 
-    # One call at a time.
+    def _after_call(self) -> None:
+        # Outside of the call: ending a span calls other people's processors, which may wait for another thread of ours.
+        if self.state.status is not None and not self.ending.finished:
+            self.ending.finish()
 
-    def _run(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Run a call alone; None if it waits for the call that it interrupted, or came upon a fault of ours."""
-        nested = False
-        try:
-            with self._lock:
-                # The lock lets its own thread in again: busy means that this call interrupted another one.
-                nested = self._busy
-                if nested:
-                    self._deferred.append((call, arguments))
-                    return None
-                try:
-                    self._busy = True
-                    return call(*arguments)
-                finally:
-                    self._busy = False
-                    if self._deferred:
-                        self._run_deferred()
-        except LifecycleError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the guard decides
-            guard.fault("request", error)
-            return None
-        finally:
-            if not nested and self.state.status is not None and not self.ending.finished:
-                self.ending.finish()
-
-    def _run_deferred(self) -> None:
-        while self._deferred:
-            call, arguments = self._deferred.popleft()
-            try:
-                self._busy = True
-                call(*arguments)
-            except LifecycleError:
-                # Of a strict processor: the call that would have raised it has returned long since.
-                continue
-            finally:
-                self._busy = False
+    def _stay_open(self) -> None:
+        # Until the lag of what comes after the end is recorded.
+        runtime().open_requests[self.ending.ticket] = self
 
     # What is known of it.
 
@@ -121,11 +82,6 @@ class TrackedRequest:
     def assessor(self) -> Assessor | None:
         """The processor it belongs to."""
         return self.ending.assessor
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended, with or without a terminal event."""
-        return self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
@@ -142,120 +98,19 @@ class TrackedRequest:
         """Return the trace context of this request as headers."""
         return _propagation.inject(self.writer.span.get_span_context(), self.writer.parent)
 
-    # Marks.
+    # Blocks.
 
-    def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
-        """Apply one event of the live API; return whether it was legal."""
-        return bool(self._run(self._mark, event, at_ns, count, choice))
+    def stage_span(self, stage: Stage) -> Span | None:
+        """Return the live span of a stage that a block is spent in; None of a request that has ended.
 
-    def _mark(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
-        if self.state.status is not None:
-            self._late(event, count, at_ns)
-            return False
-        return self.state.mark(event, at_ns, count, choice)
-
-    def mark_remote(self, event: str, timestamp: Any, count: Any = 1, choice: Any = 0) -> bool:
-        """Apply one event that another process recorded by its own clock."""
-        return bool(self._run(self._mark_remote, event, timestamp, count, choice))
-
-    def _mark_remote(self, event: str, timestamp: Any, count: Any, choice: Any) -> bool:
-        if self.state.status is not None:
-            self._late(event, count, timestamp)
-            return False
-        return self.state.mark_remote(event, timestamp, count, choice)
-
-    def mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
-        """Apply an event unless the request has passed it; what lies before it passes at unknown times."""
-        return bool(self._run(self._mark_news, event, at_ns, count, choice))
-
-    def _mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
-        state = self.state
-        if state.status is not None:
-            if event in TOKEN_EVENTS:
-                self._late(event, count, at_ns)
-            return False
-        if event in NOTES:
-            state.note(event, at_ns)
-            return True
-        if event in TOKEN_EVENTS:
-            state.item(count, choice, at_ns)
-            return True
-        return state.reach(event) and state.mark(event, at_ns, count, choice)
-
-    def token(self, n: Any, choice: Any, at_ns: Any) -> None:
-        """Mark tokens that the path does not take."""
-        self._run(self._tokens, self.state.token, n, choice, at_ns)
-
-    def item(self, n: Any = 1, choice: Any = 0, at_ns: Any = NOW) -> None:
-        """Mark what a stream yielded: boundaries that nobody marked pass with it."""
-        self._run(self._tokens, self.state.item, n, choice, at_ns)
-
-    def _tokens(self, mark: Callable[[Any, Any, Any], None], n: Any, choice: Any, at_ns: Any) -> None:
-        if self.state.status is None:
-            mark(n, choice, at_ns)
-        else:
-            self._late("token", n, at_ns)
-
-    def _late(self, event: str, count: Any, at_ns: Any) -> None:
-        if event in TOKEN_EVENTS and is_nothing(count):
-            return
-        self.ending.take_late(event, count, at_ns)
-        if self.ending.late:
-            # It stays on the register until its lag is recorded.
-            runtime().open_requests[self.ending.ticket] = self
-
-    def whole_answer(self, count: Any, at_ns: Any = NOW) -> None:
-        """Mark a result that came at once; nothing of a request that has ended."""
-        self._while_open(self.state.whole_answer, count, at_ns)
-
-    def assume_sizes(self) -> None:
-        """Note that frames count as one token each without saying so."""
-        self._while_open(self.state.assume_sizes)
-
-    def begin_stream(self) -> None:
-        """Note the first pull of a stream."""
-        self._while_open(self.state.begin_stream)
-
-    def end_stream(self) -> None:
-        """Note that a stream ended by itself."""
-        self._while_open(self.state.end_stream)
-
-    def pass_to(self, state: str) -> None:
-        """Pass the stages before ``state`` that nobody marked."""
-        self._while_open(self.state.pass_to, state)
-
-    def note(self, name: str, at_ns: Any) -> None:
-        """Keep a note: an event that moves no state."""
-        self._while_open(self.state.note, name, at_ns)
-
-    def _while_open(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        return self._run(self._if_open, call, *arguments)
-
-    def _if_open(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        return call(*arguments) if self.state.status is None else None
-
-    def violate(self, error: LifecycleError) -> None:
-        """Count what is wrong; raised instead where the processor is strict."""
-        self._run(self._violate, error)
-
-    def _violate(self, error: LifecycleError) -> None:
-        if self.state.status is None:
-            self.state.violate(error)
-        else:
-            self.ending.violate(error)
-
-    def enter_stage(self, stage: Stage) -> bool:
-        """Pass the earlier stages that nobody marked; False, and a violation, where that cannot be."""
-        return bool(self._run(self._enter_stage, stage))
-
-    def _enter_stage(self, stage: Stage) -> bool:
-        status = self.state.status
-        if status is None:
-            return self.state.enter_stage(stage)
-        if not self.ending.silenced:
-            what = f"stage {stage.name!r} after the end"
-            self.ending.violate(EventAfterTerminal(what, state=status, event=stage.leave))
-        return False
+        It is started outside of :meth:`_run`: other people's processors see it start.
+        """
+        if self.ended:
+            return None
+        start = (
+            self.state.timeline.times.get(stage.entered) if stage.entered not in self.state.timeline.remote else None
+        )
+        return self.writer.open_stage(stage, perf_counter_ns() if start is None else start)
 
     def leave_stage(self, stage: Stage) -> None:
         """Emit the event that leaves the stage, unless the body has."""
@@ -273,37 +128,33 @@ class TrackedRequest:
         self._run(self._set, values)
 
     def _set(self, values: Mapping[str, object]) -> None:
-        if self.state.status is not None:
+        if self.state.status is None:
+            self._facts.set(values)
+        else:
             self.ending.told_after_end("set")
-            return
-        for name, value in values.items():
-            try:
-                changed = self.conditions.take(name, value)
-            except InvalidValue as error:
-                self.state.violate(error)
-                continue
-            self.writer.set(changed)
-            if name in ("model", "operation"):
-                self.writer.rename(self.conditions.labels)
 
     def response(self, response_id: object, model: object, finish_reasons: object) -> None:
         """Set what the response says of itself."""
         self._run(self._response, response_id, model, finish_reasons)
 
     def _response(self, response_id: object, model: object, finish_reasons: object) -> None:
-        if self.state.status is not None:
+        if self.state.status is None:
+            self._facts.respond(response_id, model, finish_reasons)
+        else:
             self.ending.told_after_end("response")
-            return
-        for attribute, value, read in (
-            (semconv.GEN_AI_RESPONSE_ID, response_id, lambda value: read_text("id", value)),
-            (semconv.GEN_AI_RESPONSE_MODEL, model, lambda value: read_text("model", value)),
-            (semconv.GEN_AI_RESPONSE_FINISH_REASONS, finish_reasons, read_finish_reasons),
-        ):
-            try:
-                if value is not None:
-                    self.writer.set({attribute: read(value)})
-            except InvalidValue as error:
-                self.state.violate(error)
+
+    def show(self, name: object, attributes: object, at_ns: Any) -> None:
+        """Keep an event of the server's own."""
+        self._while_open(self._show, name, attributes, at_ns)
+
+    def _show(self, name: object, attributes: object, at_ns: Any) -> None:
+        try:
+            text = read_text("event", name)
+            given = {} if attributes is None else read_attributes(attributes)
+        except InvalidValue as error:
+            self.state.violate(error)
+        else:
+            self.state.note(text if text not in EVENTS | NOTES else f"event.{text}", at_ns, given)
 
     # The end.
 
@@ -350,12 +201,28 @@ class TrackedRequest:
         if error is not None:
             # A strict mark raises at the call; the exception that leaves the block is the server's and goes on.
             self.state.checker.strict = False
-            terminal = self.terminal_of(error)
+            terminal = self._first_cause(self.terminal_of(error))
             if terminal.event == "fail":
                 self.show_exception(error)
             self.end_as(terminal)
         else:
-            self.end_as(None)
+            self.end_as(self.state.passed)
+
+    def _first_cause(self, terminal: Terminal) -> Terminal:
+        """Return what came out of the engine first; a framework may have wrapped it since.
+
+        A cancellation is the exception: a timeout around it turns it into the error that leaves the block.
+        """
+        first = self.state.passed
+        return terminal if first is None or first.event == "cancel" else first
+
+    def passed(self, error: BaseException) -> None:
+        """Note that an exception came out of a stream or a block: the first is the end, unless another is marked.
+
+        Only what it means is kept.  GeneratorExit says that a consumer has had enough, which is no fault.
+        """
+        if type(error) is not GeneratorExit:
+            self._while_open(self.state.note_passed, self.terminal_of(error, inside=True))
 
     def show_exception(self, error: object) -> None:
         """Put an exception's message and stack on the span, where a switch says so; nothing here keeps it."""
@@ -376,6 +243,14 @@ class TrackedRequest:
         if terminal.event == "complete":
             self._while_open(self.state.end_stream, at_ns)
         self.end_as(terminal, at_ns)
+
+    def finish_by_word(self, word: object, at_ns: Any, error: object) -> None:
+        """End it by an engine's finish reason, which is that of its response, too, if none was given."""
+        if not self.ended:
+            if isinstance(word, str) and not self._facts.finish_reasons:
+                self.response(None, None, [word])
+            self.show_exception(error)
+            self.finish(of_finish_reason(word, error, runtime().endings), at_ns)
 
     def end_as(self, terminal: Terminal | None, at_ns: Any = NOW) -> None:
         """End it by ``terminal``; None: it is complete if the state allows that, else incomplete."""
@@ -440,7 +315,6 @@ class TrackedRequest:
 
     def disown(self) -> None:
         """Forget a request that a forked child inherited: its parent ends it.  A thread of it may hold the lock."""
-        self._lock, self._busy = RLock(), False
-        self._deferred.clear()
+        self.free()
         self.ending.disown()
         self.state.disown()

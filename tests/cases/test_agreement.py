@@ -153,8 +153,13 @@ def with_an_illegal_event(draw: st.DrawFn, shape: str) -> tuple[list[dict[str, A
     place = draw(st.integers(1, len(events)))
     (state, _), _ = walk(shape, names[:place])
     legal = set(SHAPES[shape].table[state])
-    if state == "prefill" and shape in GENERATING:
-        legal.add("token")  # The request API takes it for the first token.
+    before_output = [stage.state for stage in SHAPES[shape].stages[:3]]
+    if state in before_output:
+        # The request API takes what lies ahead, and any token for the first one (C113).
+        ahead = before_output[before_output.index(state) + 1 :]
+        passing = {"admit", "input_ready", "first_token", "output", "complete"}
+        legal |= {event for one in ahead for event in SHAPES[shape].table[one] if event in passing}
+        legal |= {"token"} if shape in GENERATING else set()
     name = draw(st.sampled_from(sorted(EVENTS - legal - {"arrive"})))
     event = {"event": name, "timestamp": events[place - 1]["timestamp"]}
     return [*events[:place], event, *events[place:]], place

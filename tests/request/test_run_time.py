@@ -150,8 +150,8 @@ MISUSES: list[tuple[str, Callable[[Any], Any], dict[str, int]]] = [
     ("entered after", lambda request: (request.cancel(), request.__enter__()), {"event_after_terminal": 1}),
     ("usage after", lambda request: (request.cancel(), request.usage(input_tokens=1)), {"event_after_terminal": 1}),
     ("complete early", lambda request: (request.complete(), request.cancel()), {"illegal_transition": 1}),
-    ("output early", lambda request: (request.output(3), request.cancel()), {"illegal_transition": 1}),
-    ("token early", lambda request: (request.token(), request.cancel()), {"illegal_transition": 1}),
+    ("output early", lambda r: (r.admit(), r.output(3), r.cancel()), {"illegal_transition": 1}),
+    ("token early", lambda r: (r.admit(), r.token(), r.token(), r.cancel()), {"illegal_transition": 1}),
     ("left early", lambda request: request.__exit__(None, None, None), {"missing_terminal": 1}),
     ("record nothing", lambda request: (request.record(None), request.cancel()), {"invalid_value": 1}),
     ("record junk", lambda request: (request.record([{}, 5, {"event": 3}]), request.cancel()), {"invalid_value": 3}),
@@ -187,11 +187,11 @@ def test_strict_raises_at_the_call(make_telemetry: Callable[..., Telemetry]) -> 
     """With strict=True each is raised where it was done, nothing has changed, and the request can go on."""
     telemetry = make_telemetry(strict=True)
     request = telemetry.request()
-    with pytest.raises(IllegalTransition):
-        request.first_token()
     with pytest.raises(InvalidTimestamp):
         request.admit(at_ns=float("nan"))
     request.admit()
+    with pytest.raises(IllegalTransition):
+        request.first_token()
     request.input_ready()
     request.token()
     with pytest.raises(LifecycleError):

@@ -1,0 +1,95 @@
+"""What a server says of a request, onto its span: conditions, its response, and facts of the server's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.text import clean, shown
+from otel_lifecycle._request.conditions import RequestConditions, read_finish_reasons, read_text
+from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle.errors import InvalidValue
+
+MAX_ATTRIBUTES: Final = 32
+"""Attributes of the server's own a request: the SDK keeps 128 a span, and the lifecycle has about 60."""
+
+RESERVED: Final = ("inference.", "gen_ai.", "error.")
+
+
+class RequestFacts:
+    """The facts of one request; what cannot be is an ``invalid_value`` violation and not set."""
+
+    __slots__ = ("_conditions", "_own", "_state", "_writer", "finish_reasons")
+
+    def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
+        self._state = state
+        self._conditions = conditions
+        self._writer = writer
+        self._own: set[str] = set()
+        self.finish_reasons = False
+
+    def set(self, values: Mapping[str, object]) -> None:
+        """Set conditions; ``attributes`` among them is a mapping of the server's own."""
+        for name, value in values.items():
+            try:
+                if name == "attributes":
+                    self._set_own(value)
+                    continue
+                changed = self._conditions.take(name, value)
+            except InvalidValue as error:
+                self._state.violate(error)
+                continue
+            self._writer.set(changed)
+            if name in ("model", "operation"):
+                self._writer.rename(self._conditions.labels)
+
+    def _set_own(self, given: object) -> None:
+        for name, value in read_attributes(given).items():
+            if name.startswith(RESERVED):
+                error = f"the attribute {shown(name)} belongs to a convention; choose a name of your own"
+            elif name not in self._own and len(self._own) >= MAX_ATTRIBUTES:
+                error = f"a request takes {MAX_ATTRIBUTES} attributes of the server's own"
+            else:
+                self._own.add(name)
+                self._writer.set({name: value})
+                continue
+            self._state.violate(InvalidValue(error, event="attributes"))
+
+    def respond(self, response_id: object, model: object, finish_reasons: object) -> None:
+        """Set what the response says of itself."""
+        rows: tuple[tuple[str, object, Callable[[object], Any]], ...] = (
+            (semconv.GEN_AI_RESPONSE_ID, response_id, lambda value: read_text("id", value)),
+            (semconv.GEN_AI_RESPONSE_MODEL, model, lambda value: read_text("model", value)),
+            (semconv.GEN_AI_RESPONSE_FINISH_REASONS, finish_reasons, read_finish_reasons),
+        )
+        for attribute, value, read in rows:
+            try:
+                if value is not None:
+                    self._writer.set({attribute: read(value)})
+                    self.finish_reasons = self.finish_reasons or read is read_finish_reasons
+            except InvalidValue as error:
+                self._state.violate(error)
+
+
+def read_attributes(given: object) -> dict[str, str | bool | int | float]:
+    """Return attributes of the server's own: strings, numbers and flags under cleaned names; InvalidValue otherwise."""
+    try:
+        if not isinstance(given, Mapping):
+            raise InvalidValue(f"attributes is {shown(given)}; it must be a mapping", event="attributes")
+        items = itertools.islice(given.items(), MAX_ATTRIBUTES + 1)
+        return {clean(name): _plain(value) for name, value in items if isinstance(name, str) and name}
+    except InvalidValue:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"attributes raised {type(error).__name__}", event="attributes") from error
+
+
+def _plain(value: object) -> str | bool | int | float:
+    """Return a value as OTLP has room for it; anything else as its text."""
+    kind = type(value)
+    if kind is bool or kind is float or (kind is int and -(2**63) <= value < 2**63):  # type: ignore[operator]
+        return value  # type: ignore[return-value]  # of one of these types by the line above
+    return clean(value) if isinstance(value, str) else shown(value)

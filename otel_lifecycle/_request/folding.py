@@ -1,0 +1,25 @@
+"""Keeping the token times of an endless stream bounded."""
+
+from __future__ import annotations
+
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.tokens import Log
+
+
+def fold_logs(timeline: Timeline, above: int, most: int) -> list[int]:
+    """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
+    gaps: list[int] = []
+    for logs, remote in ((timeline.tokens, False), (timeline.remote_tokens, True)):
+        # Its choices share what a request may hold.
+        if sum(map(len, logs.values())) > above:
+            gaps += _fold(timeline, logs, most, remote=remote)
+    return gaps
+
+
+def _fold(timeline: Timeline, logs: dict[int, Log], most: int, *, remote: bool) -> list[int]:
+    gaps: list[int] = []
+    for choice, log in logs.items():
+        if len(log) > 1 and most > 0:
+            most -= len(log) - 1
+            gaps += timeline.fold(choice, len(log) - 1 + min(0, most), remote=remote)
+    return gaps

@@ -1,0 +1,149 @@
+"""Marks of one request: to its state while it is open, to its ending afterwards.
+
+Each method runs alone (``one_at_a_time.py``), so whether the request has ended cannot change under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from otel_lifecycle._core.lifecycle import Stage
+from otel_lifecycle._request.clock import NOW
+from otel_lifecycle._request.ending import RequestEnding
+from otel_lifecycle._request.one_at_a_time import OneAtATime
+from otel_lifecycle._request.state import NOTES, TOKEN_EVENTS, RequestState, is_nothing
+from otel_lifecycle.errors import EventAfterTerminal, LifecycleError
+
+T = TypeVar("T")
+
+
+class MarkedRequest(OneAtATime):
+    """Where the marks of one request go."""
+
+    __slots__ = ("ending", "state")
+
+    def __init__(self, state: RequestState, ending: RequestEnding) -> None:
+        super().__init__()
+        self.state = state
+        self.ending = ending
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, with or without a terminal event."""
+        return self.state.status is not None
+
+    def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
+        """Apply one event of the live API; return whether it was legal."""
+        return bool(self._run(self._mark, event, at_ns, count, choice))
+
+    def _mark(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
+        if self.state.status is not None:
+            self._late(event, count, at_ns)
+            return False
+        return self.state.mark(event, at_ns, count, choice)
+
+    def mark_remote(self, event: str, timestamp: Any, count: Any = 1, choice: Any = 0) -> bool:
+        """Apply one event that another process recorded by its own clock."""
+        return bool(self._run(self._mark_remote, event, timestamp, count, choice))
+
+    def _mark_remote(self, event: str, timestamp: Any, count: Any, choice: Any) -> bool:
+        if self.state.status is not None:
+            self._late(event, count, timestamp)
+            return False
+        return self.state.mark_remote(event, timestamp, count, choice)
+
+    def mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
+        """Apply an event unless the request has passed it; what lies before it passes at unknown times."""
+        return bool(self._run(self._mark_news, event, at_ns, count, choice))
+
+    def _mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
+        state = self.state
+        if state.status is not None:
+            if event in TOKEN_EVENTS:
+                self._late(event, count, at_ns)
+            return False
+        if event in NOTES:
+            state.note(event, at_ns)
+            return True
+        if event in TOKEN_EVENTS:
+            state.item(count, choice, at_ns)
+            return True
+        return state.reach(event) and state.mark(event, at_ns, count, choice)
+
+    def token(self, n: Any, choice: Any, at_ns: Any) -> None:
+        """Mark tokens that the path does not take."""
+        self._run(self._tokens, self.state.token, n, choice, at_ns)
+
+    def item(self, n: Any = 1, choice: Any = 0, at_ns: Any = NOW) -> None:
+        """Mark what a stream yielded: boundaries that nobody marked pass with it."""
+        self._run(self._tokens, self.state.item, n, choice, at_ns)
+
+    def _tokens(self, mark: Callable[[Any, Any, Any], None], n: Any, choice: Any, at_ns: Any) -> None:
+        if self.state.status is None:
+            mark(n, choice, at_ns)
+        else:
+            self._late("token", n, at_ns)
+
+    def _late(self, event: str, count: Any, at_ns: Any) -> None:
+        if event in TOKEN_EVENTS and is_nothing(count):
+            return
+        self.ending.take_late(event, count, at_ns)
+        if self.ending.late:
+            self._stay_open()
+
+    def whole_answer(self, count: Any, at_ns: Any = NOW) -> None:
+        """Mark a result that came at once; nothing of a request that has ended."""
+        self._while_open(self.state.whole_answer, count, at_ns)
+
+    def assume_sizes(self) -> None:
+        """Note that frames count as one token each without saying so."""
+        self._while_open(self.state.assume_sizes)
+
+    def begin_stream(self) -> None:
+        """Note the first pull of a stream: the model is at work, and what nobody marked before it has passed."""
+        self._while_open(self.state.pass_to, "prefill")
+
+    def end_stream(self) -> None:
+        """Note that a stream ended by itself."""
+        self._while_open(self.state.end_stream)
+
+    def pass_to(self, state: str) -> None:
+        """Pass the stages before ``state`` that nobody marked."""
+        self._while_open(self.state.pass_to, state)
+
+    def note(self, name: str, at_ns: Any) -> None:
+        """Keep a note: an event that moves no state."""
+        self._while_open(self.state.note, name, at_ns)
+
+    def _while_open(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        return self._run(self._if_open, call, *arguments)
+
+    def _if_open(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        return call(*arguments) if self.state.status is None else None
+
+    def violate(self, error: LifecycleError) -> None:
+        """Count what is wrong; raised instead where the processor is strict."""
+        self._run(self._violate, error)
+
+    def _violate(self, error: LifecycleError) -> None:
+        if self.state.status is None:
+            self.state.violate(error)
+        else:
+            self.ending.violate(error)
+
+    def enter_stage(self, stage: Stage) -> bool:
+        """Pass the earlier stages that nobody marked; False, and a violation, where that cannot be."""
+        return bool(self._run(self._enter_stage, stage))
+
+    def _enter_stage(self, stage: Stage) -> bool:
+        status = self.state.status
+        if status is None:
+            return self.state.enter_stage(stage)
+        if not self.ending.silenced:
+            what = f"stage {stage.name!r} after the end"
+            self.ending.violate(EventAfterTerminal(what, state=status, event=stage.leave))
+        return False
+
+    def _stay_open(self) -> None:
+        """Stay on the register: something came after the end."""

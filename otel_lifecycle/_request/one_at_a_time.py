@@ -1,0 +1,78 @@
+"""One call at a time for one request, and one guard around all of them.
+
+A lock keeps other threads out.  It cannot keep out a call on the same thread, which a signal handler may make at any
+line of ours: such a call finds the request busy, is put aside, and runs when the call that it interrupted is done.  So
+nothing that runs inside has to think of two calls at once.  Rejected: to let the inner call run at once, because every
+half-done step of the outer one would have to survive that.
+
+What a caller does wrong is a violation by the time it gets here; any other exception is a fault of ours and goes to the
+guard, never to the server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, TypeVar
+
+from otel_lifecycle._guard import guard
+from otel_lifecycle.errors import LifecycleError
+
+T = TypeVar("T")
+
+
+class OneAtATime:
+    """Runs calls one at a time, those that interrupt another one on the same thread included."""
+
+    __slots__ = ("_busy", "_deferred", "_lock")
+
+    def __init__(self) -> None:
+        self.free()
+
+    def free(self) -> None:
+        """Start anew, in a forked child: a thread of the parent may have held the lock."""
+        self._lock = RLock()
+        self._busy = False
+        self._deferred: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+
+    def _run(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """Run a call alone; None if it waits for the call that it interrupted, or came upon a fault of ours."""
+        nested = False
+        try:
+            with self._lock:
+                # The lock lets its own thread in again: busy means that this call interrupted another one.
+                nested = self._busy
+                if nested:
+                    self._deferred.append((call, arguments))
+                    return None
+                try:
+                    self._busy = True
+                    return call(*arguments)
+                finally:
+                    self._busy = False
+                    if self._deferred:
+                        self._run_deferred()
+        except LifecycleError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the guard decides
+            guard.fault("request", error)
+            return None
+        finally:
+            if not nested:
+                self._after_call()
+
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            call, arguments = self._deferred.popleft()
+            try:
+                self._busy = True
+                call(*arguments)
+            except LifecycleError:
+                # Of a strict processor: the call that would have raised it has returned long since.
+                continue
+            finally:
+                self._busy = False
+
+    def _after_call(self) -> None:
+        """Do what must not be done while other calls wait."""
