@@ -13,7 +13,7 @@ import pytest
 
 from otel_lifecycle._cli.doctor.checks import Check, checks_of
 from otel_lifecycle._cli.doctor.endpoints import Endpoint, endpoint_of, problem_of
-from otel_lifecycle._cli.doctor.look import Seen
+from otel_lifecycle._cli.doctor.look import ProbeReport
 from tests.cli.running import Ran
 
 VERSIONS = {
@@ -30,7 +30,7 @@ def layer(name: str, *inner: dict[str, Any]) -> dict[str, Any]:
     return {"class": name, "inner": list(inner)}
 
 
-def seen(**changes: Any) -> Seen:
+def seen(**changes: Any) -> ProbeReport:
     """What the probe sees of a set-up with nothing to mend."""
     providers = {
         "sdk": True,
@@ -47,7 +47,7 @@ def seen(**changes: Any) -> Seen:
         "settings": None,
         "known_variables": ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"],
     }
-    found: Seen = {**whole, **changes}  # type: ignore[typeddict-item]  # the probe writes any of it
+    found: ProbeReport = {**whole, **changes}  # type: ignore[typeddict-item]  # the probe writes any of it
     return found
 
 

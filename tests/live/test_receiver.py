@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import orjson
 import pytest
+from opentelemetry.trace import Link
 
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.live.detail import detail_of
 from otel_lifecycle._cli.live.figures import TimeRange, figures_of, stage_columns
 from otel_lifecycle._cli.live.kept import Kept
 from otel_lifecycle._cli.live.otlp_json_body import to_protobuf
@@ -214,6 +218,41 @@ def test_figures_of_a_range(make_telemetry: MakeTelemetry) -> None:
         "prefill": pytest.approx(0.03),
         "decode": pytest.approx(0.04),
     }
+
+
+def test_what_held_requests_is_summed_by_cause(make_telemetry: MakeTelemetry) -> None:
+    """Queue time and stalled decode time by cause, of the requests that tell; the neighbour is linked."""
+    receiver, telemetry = Receiver(Kept()), make_telemetry()
+    neighbour = telemetry.tracer().start_span("neighbour")
+    reason: dict[str, Any] = {semconv.LINK_REASON: "stall", semconv.LINK_TIME: 0.25, semconv.REQUEST_ID: "long-prompt"}
+    told: dict[str, Any] = {
+        semconv.OUTCOME: "completed",
+        semconv.DECODE_TIME: 2.0,
+        semconv.QUEUE_BESIDE_PREFILL: 0.5,
+        semconv.QUEUE_IDLE: 1.5,
+        semconv.STALL_TIME: 0.4,
+        semconv.STALL_PREFILL: 0.25,
+        semconv.STALL_UNEXPLAINED: 0.15,
+    }
+    link = Link(neighbour.get_span_context(), reason)
+    telemetry.tracer().start_span("held", attributes=told, links=[link]).end()
+    finish(telemetry, time.time_ns() - 200 * MS)
+    receiver.take("traces", traces(telemetry))
+    figures = figures_of(list(receiver.kept.rows.values()), TimeRange(since=0, until=time.time()))
+    assert (figures["queue"], figures["queue_of"]) == (
+        {"preprocessing": 0.0, "prefill": 0.5, "decode": 0.0, "idle": 1.5},
+        1,
+    )
+    assert (figures["stall"], figures["stall_of"]) == ({"prefill": 0.25, "preemption": 0.0, "unexplained": 0.15}, 1)
+    assert figures["decode"] == 2.0
+    held = receiver.kept.rows[1]
+    trace = receiver.kept.trace(held.trace_id)
+    assert trace is not None
+    detail = detail_of(trace, held.span_id, "default")
+    context = neighbour.get_span_context()
+    link_to = f'data-request="{context.trace_id:032x}/{context.span_id:016x}">long-prompt</a>'
+    assert link_to in str(detail)
+    assert "stalled its decode</td><td>250 ms" in str(detail)
 
 
 def test_nothing_in_a_range_is_absent_not_zero() -> None:

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_lifecycle._cli.live.guard import Guard, is_loopback
+from otel_lifecycle._cli.live.guard import AccessRule, is_loopback
 from otel_lifecycle._cli.live.kept import Kept
 from otel_lifecycle._cli.live.receiver import Receiver
 from otel_lifecycle._cli.live.session import LiveSettings, serving
@@ -33,7 +33,7 @@ class Site:
         self.receiver = Receiver(Kept())
         self.status = Status("running")
         site = LiveSite(self.receiver, self.status, shape="default", title="<server>", address="here")
-        self._app = site.app(Guard.of(host, token))
+        self._app = site.app(AccessRule.of(host, token))
 
     def ask(self, method: str, path: str, *, host: str = "127.0.0.1:4318", **options: Any) -> httpx.Response:
         """Return the answer to one request."""

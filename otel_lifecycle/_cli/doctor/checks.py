@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from otel_lifecycle._cli.doctor.endpoints import SIGNALS, endpoint_of, problem_of
-from otel_lifecycle._cli.doctor.look import Seen
+from otel_lifecycle._cli.doctor.look import ProbeReport
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
 OLDEST: Final = (1, 31)
@@ -32,7 +32,7 @@ class Check:
         return asdict(self)
 
 
-def checks_of(seen: Seen, environment: Mapping[str, str]) -> list[Check]:
+def checks_of(seen: ProbeReport, environment: Mapping[str, str]) -> list[Check]:
     """Return everything there is to say, in the order in which to mend it."""
     return [
         *_versions(seen),
@@ -44,7 +44,7 @@ def checks_of(seen: Seen, environment: Mapping[str, str]) -> list[Check]:
     ]
 
 
-def _versions(seen: Seen) -> Iterator[Check]:
+def _versions(seen: ProbeReport) -> Iterator[Check]:
     versions = seen.get("versions", {})
     yield Check(topic="python", state="ok", text=f"{seen.get('python')} at {seen.get('executable')}")
     for name in ("opentelemetry-api", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "otel-lifecycle"):
@@ -68,7 +68,7 @@ def _parsed(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def _settings(seen: Seen, environment: Mapping[str, str]) -> Iterator[Check]:
+def _settings(seen: ProbeReport, environment: Mapping[str, str]) -> Iterator[Check]:
     problem = seen.get("settings")
     if problem:
         yield Check(topic="settings", state="wrong", text=_first_part(problem), remedy=_rest(problem))
@@ -104,7 +104,7 @@ def _rest(problem: str) -> str:
     return f"write {alike[0]}" if alike else rest.strip()
 
 
-def _providers(seen: Seen) -> Iterator[Check]:
+def _providers(seen: ProbeReport) -> Iterator[Check]:
     providers = seen.get("providers", {})
     if seen.get("ended"):
         text = "the command ended before the look; what it had set up may be gone"
@@ -115,17 +115,25 @@ def _providers(seen: Seen) -> Iterator[Check]:
         yield Check(topic="providers", state="wrong", text=text, remedy=remedy)
         return
     yield Check(topic="providers", state="ok", text=f"tracers by {providers.get('tracer')}")
-    names = list(dict.fromkeys(_names(providers.get("processors", []))))
+    processors = providers.get("processors")
+    if processors is None:
+        yield Check(topic="processors", state="note", text="this release of the SDK does not show its processors")
+    else:
+        yield from _processors(list(dict.fromkeys(_names(processors))))
+    if providers.get("readers") == []:
+        text, remedy = "no metric reader: metrics go nowhere", "let configure() set one up, or give a MeterProvider one"
+        yield Check(topic="processors", state="wrong", text=text, remedy=remedy)
+
+
+def _processors(names: list[str]) -> Iterator[Check]:
     yield Check(topic="processors", state="ok", text=", ".join(names) or "none")
     if not any("Lifecycle" in name for name in names):
         text = "no LifecycleSpanProcessor: requests are not judged and give no metrics"
         remedy = "call otel_lifecycle.configure(), or provider.add_span_processor(LifecycleSpanProcessor())"
         yield Check(topic="processors", state="wrong", text=text, remedy=remedy)
+    # ProcessSpans is the exporter of configure(); every exporter of OpenTelemetry has Exporter in its name.
     if not any("Export" in name or "ProcessSpans" in name for name in names):
         text, remedy = "no span exporter: spans go nowhere", "let configure() set one up, or add a BatchSpanProcessor"
-        yield Check(topic="processors", state="wrong", text=text, remedy=remedy)
-    if not providers.get("readers"):
-        text, remedy = "no metric reader: metrics go nowhere", "let configure() set one up, or give a MeterProvider one"
         yield Check(topic="processors", state="wrong", text=text, remedy=remedy)
 
 
@@ -150,7 +158,7 @@ def _export(environment: Mapping[str, str]) -> Iterator[Check]:
             yield Check(topic="endpoint", state="wrong", text=f"{signal}: {problem}", remedy=remedy)
 
 
-def _engines(seen: Seen) -> Iterator[Check]:
+def _engines(seen: ProbeReport) -> Iterator[Check]:
     engines = seen.get("engines", [])
     for engine in engines:
         if "error" in engine:

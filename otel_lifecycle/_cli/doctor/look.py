@@ -34,7 +34,7 @@ class Layer(TypedDict, total=False):
     inner: list[Layer]
 
 
-class Engine(TypedDict, total=False):
+class EngineFound(TypedDict, total=False):
     """An engine that is installed, the instrumentor for it, and whether that is active."""
 
     instrumentor: str
@@ -46,18 +46,18 @@ class Engine(TypedDict, total=False):
 
 
 class Providers(TypedDict, total=False):
-    """The global providers of a program, by class names."""
+    """The global providers of a program, by class names; None for what the SDK does not show."""
 
     api: bool
     sdk: bool
     tracer: str
     meter: str
-    processors: list[dict[str, object]]
-    readers: list[dict[str, object]]
+    processors: list[dict[str, object]] | None
+    readers: list[dict[str, object]] | None
     sampler: str
 
 
-class Seen(TypedDict, total=False):
+class ProbeReport(TypedDict, total=False):
     """What the probe wrote."""
 
     python: str
@@ -65,13 +65,13 @@ class Seen(TypedDict, total=False):
     ended: bool
     versions: dict[str, str]
     providers: Providers
-    engines: list[Engine]
+    engines: list[EngineFound]
     settings: str | None
     known_variables: list[str]
     errors: list[str]
 
 
-def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float) -> Seen:
+def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float) -> ProbeReport:
     """Run a command for ``wait`` seconds and return what a probe within it saw.
 
     Raises Unusable where there is no such command, or where no Python of it started.
@@ -97,7 +97,7 @@ def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float)
     return seen
 
 
-def _read(target: Path, process: subprocess.Popen[bytes], longest: float) -> Seen | None:
+def _read(target: Path, process: subprocess.Popen[bytes], longest: float) -> ProbeReport | None:
     until = time.monotonic() + longest
     while not target.exists():
         if process.poll() is not None and not target.exists():
@@ -105,7 +105,7 @@ def _read(target: Path, process: subprocess.Popen[bytes], longest: float) -> See
         if time.monotonic() > until:
             return None
         time.sleep(POLL_S)
-    found: Seen = json.loads(target.read_text("utf-8"))
+    found: ProbeReport = json.loads(target.read_text("utf-8"))
     return found
 
 

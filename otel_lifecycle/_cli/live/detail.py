@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
-from otel_lifecycle._cli.live.kept import OpenRequest
+from otel_lifecycle._cli.live.kept import RunningRequest
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import Request
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
@@ -59,7 +59,7 @@ def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
     )
 
 
-def running_detail(request: OpenRequest, now: float) -> str:
+def running_detail(request: RunningRequest, now: float) -> str:
     """Return what is known of a request that has not ended: the stages that have."""
     first = min(start for _, start, _ in request.stages)
     rows = [

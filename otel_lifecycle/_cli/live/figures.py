@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from otel_lifecycle._cli.live.row import QUEUE_CAUSES, STALL_CAUSES, Row
+from otel_lifecycle._cli.live.row import QUEUE_CAUSES, STALL_CAUSES, LiveRow
 from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._core.workload import quantile
 
@@ -63,12 +63,12 @@ class TimeRange:
     since: float
     until: float
 
-    def holds(self, row: Row) -> bool:
+    def holds(self, row: LiveRow) -> bool:
         """Return whether a request ended in the range."""
         return self.since < row.ended <= self.until
 
 
-def figures_of(rows: Sequence[Row], chosen: TimeRange) -> Figures:
+def figures_of(rows: Sequence[LiveRow], chosen: TimeRange) -> Figures:
     """Return the figures of the rows, which all lie within the range."""
     outcomes = Counter(row.outcome for row in rows)
     terminated = len(rows) - outcomes["incomplete"]
@@ -93,7 +93,7 @@ def figures_of(rows: Sequence[Row], chosen: TimeRange) -> Figures:
     }
 
 
-def _latency(name: str, rows: Iterable[Row]) -> Latency:
+def _latency(name: str, rows: Iterable[LiveRow]) -> Latency:
     values = sorted(row.seconds[name] for row in rows if name in row.seconds)
     return {"count": len(values), "p50": quantile(values, 0.5), "p95": quantile(values, 0.95)}
 
@@ -110,7 +110,7 @@ def _by_cause(
     return sums, len(told)
 
 
-def _rules(rows: Iterable[Row]) -> list[BrokenRule]:
+def _rules(rows: Iterable[LiveRow]) -> list[BrokenRule]:
     found: dict[tuple[str, str | None, str | None], BrokenRule] = {}
     for row in rows:
         for one in row.rules:
@@ -140,7 +140,7 @@ class StageColumns:
     counts: Sequence[int]
 
 
-def stage_columns(rows: Sequence[Row], chosen: TimeRange) -> StageColumns | None:
+def stage_columns(rows: Sequence[LiveRow], chosen: TimeRange) -> StageColumns | None:
     """Return the stage breakdown over time of the completed requests whose stages are all known; None of none."""
     known = [row for row in rows if row.outcome == "completed" and None not in row.stages]
     if not known:

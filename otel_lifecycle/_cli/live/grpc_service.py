@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from otel_lifecycle._cli.live.guard import Guard, bearer
+from otel_lifecycle._cli.live.guard import AccessRule, bearer
 from otel_lifecycle._cli.live.receiver import Receiver, Signal
 
 SERVICES: Final[dict[Signal, str]] = {
@@ -19,7 +19,7 @@ SERVICES: Final[dict[Signal, str]] = {
 MAX_MESSAGE: Final = 64 * 2**20
 
 
-def grpc_server(receiver: Receiver, guard: Guard) -> aio.Server:
+def grpc_server(receiver: Receiver, guard: AccessRule) -> aio.Server:
     """Return a server that gives messages to the receiver; it has no port yet."""
     server = aio.server(options=[("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.so_reuseport", 0)])
     # Without serializers, handlers take and return bytes: a message is parsed once, by the receiver. An empty answer
@@ -34,7 +34,7 @@ def grpc_server(receiver: Receiver, guard: Guard) -> aio.Server:
     return server
 
 
-def _export(receiver: Receiver, guard: Guard, signal: Signal) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _export(receiver: Receiver, guard: AccessRule, signal: Signal) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def export(message: bytes, context: Any) -> bytes:
         headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         if not guard.admits(bearer(headers)):

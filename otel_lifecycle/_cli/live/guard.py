@@ -28,7 +28,7 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class AccessRule:
     """The rule of one server; without a token only the loopback is served."""
 
     host: str
@@ -36,7 +36,7 @@ class Guard:
     names: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
-    def of(cls, host: str, token: str | None) -> Guard:
+    def of(cls, host: str, token: str | None) -> AccessRule:
         """Return the guard of a server that listens on a host."""
         names = {*LOOPBACK_NAMES, host.lower()}
         if token is not None:

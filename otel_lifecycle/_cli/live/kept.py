@@ -14,7 +14,7 @@ from typing import Final
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
-from otel_lifecycle._cli.live.row import Row
+from otel_lifecycle._cli.live.row import LiveRow
 
 KEEP: Final = 10_000
 """Requests that are kept, unless the user chooses another number."""
@@ -47,7 +47,7 @@ class KeptTrace:
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenRequest:
+class RunningRequest:
     """A request that has shown finished stages and not its own end.
 
     ``stages``: (stage, start, end) in epoch seconds, in the order they ended.
@@ -73,8 +73,8 @@ class Kept:
         self._traces: OrderedDict[bytes, KeptTrace] = OrderedDict()
         self._size = 0
         self._last = 0
-        self.rows: dict[int, Row] = {}
-        self.running: OrderedDict[str, OpenRequest] = OrderedDict()
+        self.rows: dict[int, LiveRow] = {}
+        self.running: OrderedDict[str, RunningRequest] = OrderedDict()
         self.left = 0
         self.spans_left_out = 0
         self.gone: deque[int] = deque(maxlen=2 * keep)
@@ -101,13 +101,13 @@ class Kept:
         trace.size += len(raw.span)
         self._size += len(raw.span)
 
-    def add_row(self, trace_id: bytes, row: Row) -> None:
+    def add_row(self, trace_id: bytes, row: LiveRow) -> None:
         """Keep a finished request, whose span has been added."""
         self.rows[row.number] = row
         self._traces.setdefault(trace_id, KeptTrace()).numbers.append(row.number)
         self.running.pop(row.span_id, None)
 
-    def add_stage(self, request: OpenRequest) -> None:
+    def add_stage(self, request: RunningRequest) -> None:
         """Note a finished stage of a request that has not ended."""
         known = self.running.setdefault(request.span_id, request)
         if known is not request:

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.live.gauges import Gauges
-from otel_lifecycle._cli.live.kept import Kept, OpenRequest, RawSpan
+from otel_lifecycle._cli.live.kept import Kept, RawSpan, RunningRequest
 from otel_lifecycle._cli.live.row import row_of
 from otel_lifecycle._cli.live.unread import GEN_AI, UnreadTelemetry
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
@@ -103,7 +103,7 @@ class Receiver:
         times = (span.start_time_unix_nano * 1e-9, span.end_time_unix_nano * 1e-9)
         model = own.get(semconv.GEN_AI_REQUEST_MODEL)
         self.kept.add_stage(
-            OpenRequest(
+            RunningRequest(
                 trace_id=span.trace_id.hex(),
                 span_id=parent,
                 model=None if model is None else str(model),

@@ -41,7 +41,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class LiveRow:
     """A finished request.  Times in seconds, ``arrived`` and ``ended`` since the epoch; None is unknown.
 
     ``stages``: of queue, preprocessing, prefill and decode each.  ``packed``: the row as the page reads it.
@@ -63,12 +63,12 @@ class Row:
     packed: bytes
 
 
-def row_of(number: int, request: Request) -> Row:
+def row_of(number: int, request: Request) -> LiveRow:
     """Return the row of a request; ``number`` is larger than that of every row before."""
     own = request.attributes
     stages = tuple(request.seconds.get(STAGE_METRIC[stage]) for stage in STAGES)
     rules = () if not request.breaches else tuple(_rules(request))
-    return Row(
+    return LiveRow(
         number=number,
         trace_id=request.trace_id,
         span_id=request.span_id,

@@ -15,7 +15,7 @@ import uvicorn
 from grpc import aio
 
 from otel_lifecycle._cli.live.grpc_service import grpc_server
-from otel_lifecycle._cli.live.guard import Guard
+from otel_lifecycle._cli.live.guard import AccessRule
 from otel_lifecycle._cli.live.receiver import Receiver
 from otel_lifecycle._cli.live.stream import Status
 from otel_lifecycle._cli.live.web import LiveSite
@@ -71,7 +71,7 @@ class _HttpServer(uvicorn.Server):
 @asynccontextmanager
 async def serving(receiver: Receiver, status: Status, settings: LiveSettings) -> AsyncIterator[Served]:
     """Serve OTLP over gRPC and HTTP, and the page; Unusable if a port cannot be had."""
-    guard = Guard.of(settings.host, settings.token)
+    guard = AccessRule.of(settings.host, settings.token)
     with _bound(settings) as bound:
         grpc = grpc_server(receiver, guard)
         grpc_port = _grpc_port(grpc, settings)

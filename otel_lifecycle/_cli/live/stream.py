@@ -13,9 +13,9 @@ import orjson
 
 from otel_lifecycle._cli.draw.overtime import stages_over_time
 from otel_lifecycle._cli.live.figures import TimeRange, figures_of, stage_columns
-from otel_lifecycle._cli.live.kept import OpenRequest
+from otel_lifecycle._cli.live.kept import RunningRequest
 from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.row import Row
+from otel_lifecycle._cli.live.row import LiveRow
 from otel_lifecycle._cli.requests.model import STAGES
 
 TICK_S: Final = 1.0
@@ -97,7 +97,7 @@ def _batches(receiver: Receiver, view: View) -> Iterator[bytes]:
     """Yield the rows that came and the numbers of those that left since the page was last told."""
     kept = receiver.kept
     gone = list(islice(reversed(kept.gone), max(kept.left - view.left, 0)))
-    new: list[Row] = []
+    new: list[LiveRow] = []
     for number in reversed(kept.rows):
         if number <= view.after:
             break
@@ -128,7 +128,7 @@ def _now(receiver: Receiver, view: View, status: Status, *, with_chart: bool) ->
     }
 
 
-def _chart(rows: list[Row], chosen: TimeRange) -> str:
+def _chart(rows: list[LiveRow], chosen: TimeRange) -> str:
     columns = stage_columns(rows, chosen)
     if columns is None:
         return '<p class="none">No completed request with every boundary in this range.</p>'
@@ -144,7 +144,7 @@ def _running(receiver: Receiver, now: float) -> list[list[Any]]:
     return [_running_row(request, now) for request in newest]
 
 
-def _running_row(request: OpenRequest, now: float) -> list[Any]:
+def _running_row(request: RunningRequest, now: float) -> list[Any]:
     arrived = min(start for _, start, _ in request.stages)
     lengths = {stage: round((end - start) * 1000, 3) for stage, start, end in request.stages}
     known = [lengths.get(stage) for stage in STAGES]

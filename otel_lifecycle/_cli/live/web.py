@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_lifecycle._cli.live.detail import detail_of, running_detail
-from otel_lifecycle._cli.live.guard import COOKIE, Guard, bearer
+from otel_lifecycle._cli.live.guard import COOKIE, AccessRule, bearer
 from otel_lifecycle._cli.live.otlp_json_body import to_protobuf
 from otel_lifecycle._cli.live.page import live_page
 from otel_lifecycle._cli.live.receiver import Receiver, Signal
@@ -43,7 +43,7 @@ class LiveSite:
         self._address = address
         self._pages = 0
 
-    def app(self, guard: Guard) -> ASGIApp:
+    def app(self, guard: AccessRule) -> ASGIApp:
         """Return the application behind its guard."""
         routes = [
             Route("/", self.page),
@@ -127,7 +127,7 @@ async def _body(http: HttpRequest) -> bytes:
 class Guarded:
     """Answers only who the guard admits."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: AccessRule) -> None:
         self._app = app
         self._guard = guard
 

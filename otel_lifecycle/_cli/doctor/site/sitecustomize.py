@@ -86,10 +86,14 @@ def _name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _processors(provider: object) -> list[dict[str, Any]]:
-    """Return the span processors of a provider and their exporters, by class name, outermost first."""
+def _processors(provider: object) -> list[dict[str, Any]] | None:
+    """Return the span processors of a provider and their exporters by class name; None where that cannot be seen.
+
+    No public call tells.  The private names here and in :func:`_readers` are those of the SDK 1.31 to 1.45.
+    """
     active = getattr(provider, "_active_span_processor", None)
-    return [_tree(one, 0) for one in getattr(active, "_span_processors", ())]
+    held = getattr(active, "_span_processors", None)
+    return None if held is None else [_tree(one, 0) for one in held]
 
 
 _INNER = ("span_exporter", "_exporter", "_next", "_batch_processor", "_delegate")
@@ -106,9 +110,10 @@ def _tree(value: object, depth: int) -> dict[str, Any]:
     return found
 
 
-def _readers(provider: object) -> list[dict[str, Any]]:
-    readers = getattr(provider, "_measurement_consumer", None)
-    return [_tree(one, 0) for one in getattr(readers, "_reader_storages", {})]
+def _readers(provider: object) -> list[dict[str, Any]] | None:
+    consumer = getattr(provider, "_measurement_consumer", None)
+    held = getattr(consumer, "_reader_storages", None)
+    return None if held is None else [_tree(one, 0) for one in held]
 
 
 def _providers() -> dict[str, Any]:
