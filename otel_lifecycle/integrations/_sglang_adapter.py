@@ -222,7 +222,8 @@ def _read(member: Member, received: Any, index: int, times: Any, now: int) -> No
         member.started = True
         _tell(member, received, index)
         finished = _ns(getattr(times, "prefill_finished_time", 0.0))
-        if tokens > 1 and finished:
+        # Of several choices the others may have tokens already, which came later than that.
+        if tokens > 1 and finished and member.group.expected == 1:
             drive.item(1, member.choice, at_monotonic_ns=finished)
             tokens -= 1
     if tokens:

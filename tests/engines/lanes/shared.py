@@ -30,6 +30,11 @@ class Run:
     hooks: Mapping[str, int] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
 
+    def and_then(self, later: Run) -> Run:
+        """Return both loads as one."""
+        hooks = {name: count + later.hooks[name] for name, count in self.hooks.items()}
+        return Run(told=self.told + later.told, engine_cpu=self.engine_cpu + later.engine_cpu, hooks=hooks)
+
 
 def run_load(server: EngineServer, target: Target, asks: Sequence[Ask], metered: Path, *, at_once: int = 12) -> Run:
     """Drive the load; CPU counts from its start to its end."""
