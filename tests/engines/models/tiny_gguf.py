@@ -1,4 +1,4 @@
-"""Write a tiny Llama with random weights as a GGUF file: ``python tiny_gguf.py FILE``.
+"""Write a small Llama with random weights as a GGUF file: ``python tiny_gguf.py FILE``.
 
 Runs in OpenVINO's environment, where ``gguf`` and ``tokenizers`` are installed: a second, and no torch.
 """
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEXT = ["The quick brown fox jumps over a lazy dog while requests wait in the queue."] * 20
-HIDDEN, LAYERS, HEADS, KV_HEADS, CONTEXT, VOCABULARY = 512, 6, 8, 4, 2048, 320
+HIDDEN, LAYERS, HEADS, KV_HEADS, CONTEXT, VOCABULARY = 768, 8, 12, 4, 2048, 320
 
 
 def vocabulary() -> tuple[list[str], list[str]]:
