@@ -19,6 +19,7 @@ LANES: Final = {
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
     "vllm-interference": ("vllm", "vllm_interference"),
+    "vllm-offline": ("vllm", "vllm_offline"),
 }
 """Each lane -> the environment it needs, and its module."""
 
