@@ -41,7 +41,7 @@ def run(model: str, task: str) -> dict[str, Any]:
         llm = LLM(model, **OPTIONS)
         answers = llm.generate(PROMPTS, SamplingParams(max_tokens=12, n=2, temperature=1.0))
         tokens = sum(len(choice.token_ids) for answer in answers for choice in answer.outputs)
-    spans = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    spans: list[dict[str, Any]] = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
     ours = [attributes for attributes in spans if "inference.outcome" in attributes]
     return {
         "engine": {"requests": len(answers), "tokens": tokens},
