@@ -8,6 +8,7 @@ from otel_lifecycle._core.report import replay_request_events
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.workload import summarize_workload
 from otel_lifecycle._decorators import traced
+from otel_lifecycle._reading import read_requests
 from otel_lifecycle._request.clock import monotonic
 from otel_lifecycle._request.opening import current, request, stage, step
 from otel_lifecycle._request.startup import startup
@@ -21,6 +22,7 @@ __all__ = [
     "configure",
     "current",
     "monotonic",
+    "read_requests",
     "replay_request_events",
     "request",
     "serving",

@@ -70,13 +70,15 @@ def _finding(request: Request, breach: Breach, count: int) -> Finding:
         event=breach.event,
         at=None if offset is None else instant(request.start_ns * 1e-9 + offset),
         offset=offset,
-        rule=breach.rule or _rule(breach),
+        rule=rule_of(breach),
         count=count,
     )
 
 
-def _rule(breach: Breach) -> str:
+def rule_of(breach: Breach) -> str:
     """Return what was legal there, where the table has the state, or else the rule in words."""
+    if breach.rule is not None:
+        return breach.rule
     unknown = breach.event is not None and breach.event not in EVENTS
     if unknown or breach.kind in {"illegal_transition", "event_after_terminal", "duplicate_terminal"}:
         state, event = breach.state or "", breach.event or ""

@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "compare": "Two runs of the same workload, side by side.",
     "check": "Every illegal transition; exit code 1 if there is any.",
     "replay": "Raw event logs through the state machine, into reports and OTLP.",
+    "export": "The table of requests as Parquet, CSV, JSON Lines, or a trace for Perfetto.",
+    "sql": "A query over the table of requests.",
     "view": "One request: waterfall, tokens, stalls, attribution.",
 }
 """Every command and its one line of help, so that the list costs no import."""

@@ -96,7 +96,7 @@ def test_every_form_of_the_file_exporter_says_the_same(written: Path, cli: Calla
     assert plain["requests"]["total"] == REQUESTS
     assert plain["requests"]["cancelled"] == REQUESTS / 40
     assert comparable(other) == comparable(plain)
-    assert [item["kind"] for item in other["trouble"]] == ["other_metrics"]
+    assert [item["kind"] for item in other["beside"]] == ["other_metrics"]
 
 
 def test_jaeger_says_the_same(written: Path, jaeger: Running, cli: Callable[..., Ran]) -> None:

@@ -12,15 +12,16 @@ import click
 from otel_lifecycle._cli.breaches import COLUMNS, Finding, findings
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import Bar, reading
-from otel_lifecycle._cli.evidence.workload import note_troubles
+from otel_lifecycle._cli.evidence.document import counted
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
 from otel_lifecycle._cli.render.tables import trouble
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import TROUBLE, Tally
 from otel_lifecycle._cli.text import plural, seconds, text
 
 
@@ -108,9 +109,7 @@ def _conclude(tally: Tally, counts: Counter[str]) -> None:
         out.print(f"{plural(counts['truncated'], 'request')} cannot be judged: limits dropped events of theirs")
     report = {
         "read": tally.read,
-        "trouble": [
-            {"count": number, "meaning": meaning, "places": places} for _, number, meaning, places in tally.lines()
-        ],
+        "trouble": [line for line in counted(tally) if line["kind"] in TROUBLE],
     }
     found = trouble(report)
     if found.rows:

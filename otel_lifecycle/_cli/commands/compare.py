@@ -155,7 +155,7 @@ def _show(result: Result, form: str | None, html: str | None) -> None:
         click.echo(to_json(result.plain()))
     elif form == "csv":
         write_csv(result.plain(), sys.stdout)
-    elif html is None:
+    else:
         out = console()
         show_tables(out, comparison.tables(result, narrow=out.width < NARROWEST))
         out.print(f"\n[bold]{result.headline}[/bold]")

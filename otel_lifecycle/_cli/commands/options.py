@@ -13,6 +13,7 @@ import click
 from otel_lifecycle._cli.evidence.timeline import EARLIEST
 from otel_lifecycle._cli.evidence.workload import OPEN
 from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.table.export import FORMS, Form
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle.errors import ConfigurationError
@@ -60,6 +61,16 @@ def output_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def out_option(command: Command) -> Command:
+    """Choose where the output goes."""
+    return click.option("-o", "--out", metavar="FILE", help="Write into a file instead of standard output.")(command)
+
+
+def form_of(name: str) -> Form:
+    """Return the form of a file by its name."""
+    return next(form for form in FORMS if form == name)
 
 
 def shape_option(command: Command) -> Command:

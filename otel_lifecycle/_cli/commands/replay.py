@@ -13,7 +13,7 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.commands.report import show, write_page
+from otel_lifecycle._cli.commands.report import nothing_found, show, write_page
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
 from otel_lifecycle._cli.events.log import read_logs
@@ -22,7 +22,7 @@ from otel_lifecycle._cli.events.replayed import Replayed, replayed
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.workload import Settings, Workload
-from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.problems import FOUND, Unusable
 from otel_lifecycle._cli.render.machine import to_json_line
 from otel_lifecycle._cli.sources.tally import Tally
 
@@ -93,7 +93,7 @@ def replay(
     _show(workload, events, form, html, limit, silent=lines or otlp == "-")
     if strict and workload.main.breaches.total():
         return FOUND
-    return OK
+    return nothing_found(workload, events)
 
 
 def _opened(path: str) -> BinaryIO:
@@ -112,4 +112,5 @@ def _show(
         from otel_lifecycle._cli.render.pages import report_page
 
         write_page(html, report_page(workload, document, diagnosis, limit))
-    show(document, diagnosis, form, limit, quiet=silent or html is not None)
+    if form is not None or not silent:
+        show(document, diagnosis, form, limit)

@@ -13,7 +13,7 @@ from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
 from otel_lifecycle._cli.evidence.document import Document, report_of
 from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
@@ -48,7 +48,7 @@ def report(
     group_by: str | None,
     long_context: int,
     limit: int,
-) -> None:
+) -> int:
     """Report on a workload."""
     settings = Settings(
         group_by=group_by,
@@ -65,7 +65,17 @@ def report(
         from otel_lifecycle._cli.render.pages import report_page
 
         write_page(html, report_page(workload, document, diagnosis, limit))
-    show(document, diagnosis, form, limit, quiet=html is not None)
+    show(document, diagnosis, form, limit)
+    return nothing_found(workload, sources)
+
+
+def nothing_found(workload: Workload, sources: tuple[str, ...]) -> int:
+    """Return the exit code of a report: that of a command which could not do its work, if there was no request."""
+    parts = (*workload.apart.values(), *workload.roles.values())
+    if workload.main.total or any(part.total for part in parts):
+        return OK
+    click.echo(f"otel-lifecycle: nothing to report: no request in {', '.join(sources)}", err=True)
+    return UNUSABLE
 
 
 def read_workload(sources: tuple[str, ...], settings: Settings) -> Workload:
@@ -75,14 +85,14 @@ def read_workload(sources: tuple[str, ...], settings: Settings) -> Workload:
         return gather(Reader(sources, tally, progress=advance), settings, tally)
 
 
-def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int, *, quiet: bool) -> None:
-    """Print a report in the form that was asked for; nothing where a page was written and no form asked for."""
+def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int) -> None:
+    """Print a report in the form that was asked for."""
     whole = {**document, "diagnosis": diagnosis.plain()}
     if form == "json":
         click.echo(to_json(whole))
     elif form == "csv":
         write_csv(whole, sys.stdout)
-    elif not quiet:
+    else:
         out = console()
         out.print(f"{title_of(document)}, from {', '.join(document['sources'])}", style="bold", markup=False)
         for warning in document["warnings"]:

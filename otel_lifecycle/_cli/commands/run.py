@@ -113,7 +113,7 @@ def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
 
     workload = read_workload((str(saving.path),), Settings(shape=shape))
     document = report_of(workload, (title,))
-    show(document, diagnose(workload, document), None, 10, quiet=False)
+    show(document, diagnose(workload, document), None, 10)
     left_out = saving.left_out if isinstance(saving, SpooledMessages) else 0
     if left_out:
         click.echo(f"{left_out:,} messages came after the file for this report was full; they are not in it")

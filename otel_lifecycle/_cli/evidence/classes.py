@@ -47,9 +47,11 @@ def arrival_pattern(evidence: Evidence) -> str:
     early, late = np.quantile(starts, [0.05, 0.95])
     if late - early <= BATCH_SPAN * max(float(ends.max() - starts.min()), 1e-9):
         return "at once"
-    if evidence.exact and is_closed_loop(evidence):
-        return "closed loop"
     told = evidence.timeline.dispersion()
+    # Clumps that arrive together see the same number in flight, too: nobody, when all of the last have gone.
+    clumped = told is not None and told[0] >= BURSTY
+    if evidence.exact and not clumped and is_closed_loop(evidence):
+        return "closed loop"
     if told is None:
         return "too few to tell"
     return "bursty" if told[0] >= BURSTY else "regular" if told[0] <= REGULAR else "independent"

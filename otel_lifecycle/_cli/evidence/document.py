@@ -11,6 +11,7 @@ from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, summary
 from otel_lifecycle._cli.evidence.workload import OPEN, SHORT, UNTOLD, Workload
 from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle._cli.sources.tally import TROUBLE, Tally
 from otel_lifecycle.semconv import OUTCOMES
 
 Document = dict[str, Any]
@@ -32,10 +33,8 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
         "sources": sources,
         "warnings": _warnings(workload, sources),
         "read": dict(workload.tally.read),
-        "trouble": [
-            {"kind": kind, "count": number, "meaning": meaning, "places": places}
-            for kind, number, meaning, places in workload.tally.lines()
-        ],
+        "trouble": [line for line in counted(workload.tally) if line["kind"] in TROUBLE],
+        "beside": [line for line in counted(workload.tally) if line["kind"] not in TROUBLE],
         "exact": main.exact,
         "relative_error": 0.0 if main.exact else RELATIVE_ERROR,
         "window": _window(workload),
@@ -54,6 +53,14 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
         "resources": workload.resources.gauges(),
         "slowest": [request_row(request) for request in workload.slowest],
     }
+
+
+def counted(tally: Tally) -> list[Document]:
+    """Return what was counted while reading, as plain data."""
+    return [
+        {"kind": kind, "count": number, "meaning": meaning, "places": places}
+        for kind, number, meaning, places in tally.lines()
+    ]
 
 
 def _by_size(parts: Mapping[str, Evidence]) -> list[tuple[str, Evidence]]:
@@ -199,13 +206,10 @@ def _output(workload: Workload) -> Document:
     }
 
 
-def _in_flight(workload: Workload) -> tuple[float | None, float | None]:
+def _in_flight(workload: Workload) -> tuple[float | None, int | None]:
     """Return the mean and the peak of the number in flight within the window."""
-    span, chosen = span_of_time(workload), workload.settings.window or OPEN
-    if span is None or span[1] <= span[0]:
-        return None, None
-    spent, peak = workload.main.timeline.in_flight_from(None if chosen[0] == OPEN[0] else span[0])
-    return (None if peak is None else spent / (span[1] - span[0])), peak
+    span = span_of_time(workload)
+    return (None, None) if span is None else workload.main.in_flight.within(*span)
 
 
 def _conditions(main: Evidence) -> Document:

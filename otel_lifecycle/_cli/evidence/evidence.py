@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_lifecycle._cli.evidence.conditions import Conditions
+from otel_lifecycle._cli.evidence.in_flight import InFlight
 from otel_lifecycle._cli.evidence.rows import INDEX, REJECTIONS, SKETCHED, TERMINATED, Row, Sample, row_of
 from otel_lifecycle._cli.evidence.sketch import Floats, Sketch, summary
 from otel_lifecycle._cli.evidence.timeline import EARLIEST, Timeline
@@ -50,6 +51,7 @@ class Evidence:
         self.wrong_times: list[tuple[float, float]] = []
         self.conditions = Conditions()
         self.timeline = Timeline()
+        self.in_flight = InFlight()
         self.sample = Sample(capacity)
         self.gaps = Sketch()
         self._slo = slo
@@ -127,14 +129,20 @@ class Evidence:
             for stage, sketch in self._stages.items():
                 sketch.add(whole[:, INDEX[STAGE_METRIC[stage]]])
             self.timeline.add(told)
+            self._fly(told[:, INDEX["start"]], told[:, INDEX["end"]])
             self.sample.add(batch)
         if self._pending_passing:
             passing: Floats = np.array(self._pending_passing)
             self._pending_passing.clear()
             self.timeline.add_passing(passing[:, 0], passing[:, 1])
+            self._fly(passing[:, 0], passing[:, 1])
         if self._pending_gaps:
             self.gaps.add(np.array(self._pending_gaps))
             self._pending_gaps.clear()
+
+    def _fly(self, starts: Floats, ends: Floats) -> None:
+        if not self._part:
+            self.in_flight.add(starts, ends)
 
     def _extend(self, batch: Floats) -> Floats:
         """Take the batch's believable times into the span from the first arrival to the last end; return their rows.

@@ -127,17 +127,6 @@ class Timeline:
         left = ends * self.width - self.field("end_offset")
         return np.maximum(before + (arrived - left) / self.width, 0.0)
 
-    def in_flight_from(self, start: float | None) -> tuple[float, float | None]:
-        """Return the seconds that all requests together were in flight after a time, and the peak after it.
-
-        The peak is that of the mean level per bin: a shorter spike is averaged out.  It is None where there is no bin.
-        """
-        level = self.in_flight()
-        begins = (self._first + np.arange(len(level))) * self.width
-        part = np.ones(len(level)) if start is None else np.clip((begins + self.width - start) / self.width, 0.0, 1.0)
-        inside = level[part > 0]
-        return float((level * part).sum() * self.width), float(inside.max()) if len(inside) else None
-
     def in_flight_at(self, times: Floats) -> Floats:
         """Return the mean number in flight in the bins of some times; NaN outside the grid."""
         bins = self._bins(times)

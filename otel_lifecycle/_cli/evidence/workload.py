@@ -19,6 +19,7 @@ from otel_lifecycle._cli.evidence.resources import Resources
 from otel_lifecycle._cli.evidence.rows import row_of
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._core.slo import Slo
@@ -207,16 +208,3 @@ def _gather(items: Iterable[Item], workload: Workload) -> None:
             workload.resources.add_phase(item)
         else:
             tally.add("other_spans")
-
-
-def note_troubles(span: Span, tally: Tally) -> None:
-    """Count what limits took from a span, and clocks in it that do not agree."""
-    tally.add("events_dropped", number=span.dropped_events)
-    tally.add("attributes_dropped", number=span.dropped_attributes)
-    told = (event.time_ns for event in span.events if event.name != semconv.VIOLATION_SPAN_EVENT)
-    if span.end_ns < span.start_ns or any(time > span.end_ns + SKEW_NS for time in told):
-        tally.add("clock_skew", f"span {span.span_id} of trace {span.trace_id}")
-
-
-SKEW_NS: Final = 1_000_000
-"""An event may lie a millisecond outside its span: clocks are read one after the other."""

@@ -18,6 +18,9 @@ from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
 SPACE: Final = "\N{NO-BREAK SPACE}"
+TILES: Final = 4
+USUAL: Final = frozenset({"ttft.p95", "tpot.p50", "e2e.p95", "success_rate"})
+"""The figures that head a page, as far as none of the others has changed."""
 
 
 FIGURES: Final = ("metric", "baseline", "candidate", "change", "samples")
@@ -184,13 +187,17 @@ def _unbroken(row: tuple[str, ...]) -> tuple[str, ...]:
     return (row[0], row[1].replace(" ", SPACE), *row[2:])
 
 
+def headline_figures(result: Result) -> list[Comparison]:
+    """Return the figures that head a page: first those that changed, then the usual ones."""
+    usual = [one for one in result.figures if one.metric in USUAL]
+    return list(dict.fromkeys([*(one for one in result.figures if one.told), *usual]))[:TILES]
+
+
 def _tiles(result: Result) -> list[tuple[str, str]]:
-    by_name = {one.metric: one for one in result.figures}
-    shown = [by_name[name] for name in ("ttft.p95", "tpot.p50", "e2e.p95", "success_rate") if name in by_name]
     return [
         (
             f"{one.metric}: {value(one, one.baseline)} to {value(one, one.candidate)}, of {_counts(one)}",
             f"{_change(one, one.difference)}, {one.verdict}",
         )
-        for one in shown
+        for one in headline_figures(result)
     ]

@@ -22,12 +22,21 @@ def to_json_line(document: Any) -> str:
     return _dumps(document, 0)
 
 
+def to_json_bytes(document: Any) -> bytes:
+    """Return a document as one line of JSON, encoded; it has no line break in it."""
+    return _encoded(document, 0)
+
+
 def _dumps(document: Any, options: int) -> str:
+    return _encoded(document, options).decode()
+
+
+def _encoded(document: Any, options: int) -> bytes:
     options |= orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
-        return orjson.dumps(document, option=options, default=_default).decode()
+        return orjson.dumps(document, option=options, default=_default)
     except TypeError:
-        return orjson.dumps(_plain(document), option=options, default=_default).decode()
+        return orjson.dumps(_plain(document), option=options, default=_default)
 
 
 def _plain(value: Any) -> Any:
@@ -62,7 +71,7 @@ def write_csv(document: Mapping[str, Any], out: IO[str]) -> None:
         writer.writerow(map(safe_cell, (section, "/".join(rest[:-1]), rest[-1] if rest else "", value)))
 
 
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+FORMULA: Final = ("=", "+", "@", "-", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a cell begins that a spreadsheet runs; the last four are their full-width forms."""
 
 

@@ -80,6 +80,7 @@ def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limi
         _section("Apart from all of the above", [tables.parts("", "traffic", report["apart"]), tables.roles(report)]),
         _section("Cold start and resources", [tables.startup(report), tables.resources(report)]),
         _section("What was not read", [tables.trouble(report)]),
+        _section("Beside the requests", [tables.beside(report)]),
     ]
     return render(
         Page(

@@ -54,6 +54,7 @@ def report_tables(report: Document, limit: int) -> list[Table]:
         startup(report),
         resources(report),
         trouble(report),
+        beside(report),
     ]
     return [table for table in tables if table.rows]
 
@@ -330,3 +331,9 @@ def trouble(report: Document) -> Table:
         left=3,
         note=f"read: {plural(read.get('spans', 0), 'span')} in {plural(read.get('messages', 0), 'message')}",
     )
+
+
+def beside(report: Document) -> Table:
+    """What the sources hold besides requests.  It is in order that a trace has other spans."""
+    rows = [(number(item["count"]), item["meaning"]) for item in report["beside"]]
+    return Table(title="Beside the requests", columns=("how many", "what"), rows=tuple(rows), left=2)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.evidence.document import instant
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import show_tables
+from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
-from otel_lifecycle._cli.text import number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
@@ -32,6 +35,8 @@ STYLES: Final = {
     "muted": "bold",
     "other": "dim",
 }
+HEIGHTS: Final = " ▁▂▃▄▅▆▇"
+"""Cells of the token timeline, by how many tokens fall into one."""
 NO_TOKENS: Final = (
     "The span sums its tokens up. Their single times are there with LifecycleSpanProcessor(token_times=True), "
     "or where the span has an event for each."
@@ -58,6 +63,7 @@ def plain(found: Anatomy) -> dict[str, Any]:
         "output_tokens": request.output_tokens,
         "legal": request.legal,
         "violations": [one.plain() for one in findings(request)],
+        "caller": None if found.caller is None else asdict(found.caller),
         "waterfall": [{"name": bar.name, "start": bar.start, "end": bar.end, "depth": bar.depth} for bar in found.bars],
         "tokens": found.tokens,
         "stalls": [{"after_token": one.token, "start": one.start, "length": one.length} for one in found.stalls],
@@ -84,7 +90,9 @@ def show(out: Console, found: Anatomy) -> None:
         line.append(" " * (width - max(right, left + 1)))
         line.append(f" {seconds(bar.end - bar.start):>{FIGURE}}", style="dim")
         out.print(line, soft_wrap=True)
-    show_tables(out, [table for table in (attribution(request), stalls(found), violations(request)) if table.rows])
+    if found.tokens:
+        out.print(_token_line(found, first, total, width), soft_wrap=True)
+    show_tables(out, [table for table in (attribution(found), stalls(found), violations(request)) if table.rows])
     out.print(f"\n{_tokens_line(found)}", style="dim")
 
 
@@ -103,12 +111,34 @@ def _tokens_line(found: Anatomy) -> str:
     return f"{plural(known, 'token')} with a time"
 
 
-def attribution(request: Request) -> Table:
-    """Where its time went."""
-    rows = [
+def _token_line(found: Anatomy, first: float, total: float, width: int) -> Text:
+    """Return the tokens over time, on the scale of the bars: the higher, the more tokens; a dot is a stall."""
+    counts, scale = [0] * width, width / ((total - first) or 1.0)
+    for time in found.tokens:
+        counts[min(max(int((time - first) * scale), 0), width - 1)] += 1
+    stalled = {
+        column
+        for one in found.stalls
+        for column in range(int((one.start - first) * scale) + 1, int((one.start + one.length - first) * scale))
+    }
+    line, most = Text(f"{set_cell_size('tokens', NAME)} "), max(counts)
+    for column, count in enumerate(counts):
+        if count:
+            line.append(HEIGHTS[(count * (len(HEIGHTS) - 1) + most - 1) // most], style=STYLES["decode"])
+        else:
+            line.append("·" if column in stalled else " ", style=STYLES["preempted"])
+    line.append(f" {number(len(found.tokens)):>{FIGURE}}", style="dim")
+    return line
+
+
+def attribution(found: Anatomy) -> Table:
+    """Where its time went; what its caller did before it arrived comes first, and is no part of it."""
+    request, caller = found.request, found.caller
+    before = [("before arrival", seconds(caller.before), NOTHING)] if caller is not None and caller.before else []
+    rows = before + [
         (stage, seconds(request.seconds.get(STAGE_METRIC[stage])), share(request.shares.get(stage))) for stage in STAGES
     ]
-    known = [row for row in rows if row[1] != "-"]
+    known = [row for row in rows if row[1] != NOTHING]
     verdict = f"bottleneck: {text(request.bottleneck)}" if request.bottleneck else "no bottleneck named: "
     if not request.bottleneck:
         verdict += "a boundary is unknown" if request.outcome == "completed" else f"it was {request.outcome}"
@@ -129,11 +159,17 @@ def violations(request: Request) -> Table:
 
 def attributes(request: Request) -> Table:
     """Everything the span says."""
-    rows = [
-        (key, shorten(f"{len(value)} bytes" if isinstance(value, bytes) else str(value), 100))
-        for key, value in sorted(request.attributes.items())
-    ]
+    rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(request.attributes.items())]
     return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2)
+
+
+def _shown(key: str, value: object) -> str:
+    """Return a value as people read it: what is packed only by its size, and digits that mean something."""
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if key == semconv.TOKEN_OFFSETS:
+        return f"{plural(len(token_offsets({key: value})), 'token')} with a time"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def page(found: Anatomy) -> str:
@@ -144,7 +180,7 @@ def page(found: Anatomy) -> str:
     sections = [
         Section(title="Waterfall", plots=[charts.waterfall(found)]),
         Section(
-            title="Attribution", plots=[charts.shares(request)] if request.shares else [], tables=[attribution(request)]
+            title="Attribution", plots=[charts.shares(request)] if request.shares else [], tables=[attribution(found)]
         ),
         Section(title="Tokens", plots=drawn, tables=[*token_tables, latencies(request)]),
         *([Section(title="Violations", tables=[violations(request)])] if violations(request).rows else []),

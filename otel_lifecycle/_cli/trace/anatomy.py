@@ -42,10 +42,21 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The span that called the request: seconds it spent before the request arrived, and after it ended."""
+
+    name: str
+    span_id: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """A request taken apart.  ``tokens``: seconds after arrival, empty where the span only sums them up."""
 
     found: Found
+    caller: Caller | None
     bars: tuple[Bar, ...]
     tokens: tuple[float, ...]
     stalls: tuple[Stall, ...]
@@ -63,7 +74,19 @@ def anatomy(found: Found) -> Anatomy:
     bars = tuple(_bars(found))[:MAX_BARS]
     by_id = {span.span_id: span for span in found.spans}
     skewed = sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans)
-    return Anatomy(found=found, bars=bars, tokens=tokens, stalls=tuple(_stalls(tokens)), skewed=skewed)
+    caller = _caller(found, by_id.get(found.span.parent_id))
+    return Anatomy(found=found, caller=caller, bars=bars, tokens=tokens, stalls=tuple(_stalls(tokens)), skewed=skewed)
+
+
+def _caller(found: Found, span: Span | None) -> Caller | None:
+    if span is None or span is found.span:
+        return None
+    return Caller(
+        name=span.name,
+        span_id=span.span_id,
+        before=max(0, found.request.start_ns - span.start_ns) * 1e-9,
+        after=max(0, span.end_ns - found.request.end_ns) * 1e-9,
+    )
 
 
 def _contradicts(span: Span, parent: Span | None) -> bool:
@@ -98,40 +121,57 @@ def _stalls(tokens: tuple[float, ...]) -> Iterator[Stall]:
 
 
 def _bars(found: Found) -> Iterator[Bar]:
-    """Yield the request, then its children in the order they began, nested; spans of other services, too."""
-    children: dict[str, list[Span]] = {}
-    for span in found.spans:
-        children.setdefault(span.parent_id, []).append(span)
-    yield _bar(found.span, 0, found, "muted")
-    below = list(_below(found.span.span_id, 1, children, found))
-    if not any(bar.colour in STAGES for bar in below):
-        yield from _from_durations(found.request)
-    yield from below
-    known = {found.span.span_id, *(span.span_id for span in found.spans if _is_below(span, found))}
+    """Yield the spans around the request, outermost first, then the request and its children, nested.
+
+    Each span stands under its parent, in the order they began; spans that are related to none of them come last.
+    """
+    tree = Tree(found)
+    top = tree.callers[0] if tree.callers else found.span
+    shown = {span.span_id for span, _ in tree.below(top)}
+    yield from (bar for span, depth in tree.below(top) for bar in _with_stages(span, depth, found, tree))
     for span in sorted(found.spans, key=lambda span: span.start_ns):
-        if span.span_id not in known:
+        if span.span_id not in shown:
             yield _bar(span, 0, found, "other")
 
 
-def _is_below(span: Span, found: Found) -> bool:
-    parents = {one.span_id: one.parent_id for one in found.spans}
-    at, steps = span.parent_id, 0
-    while at and steps < len(parents):
-        if at == found.span.span_id:
-            return True
-        at, steps = parents.get(at, ""), steps + 1
-    return False
+class Tree:
+    """The spans of a trace by their parents.  ``callers``: those around the request, outermost first."""
+
+    def __init__(self, found: Found) -> None:
+        self._children: dict[str, list[Span]] = {}
+        for span in sorted(found.spans, key=lambda span: span.start_ns):
+            self._children.setdefault(span.parent_id, []).append(span)
+        by_id = {span.span_id: span for span in found.spans}
+        self.callers: list[Span] = []
+        at = by_id.get(found.span.parent_id)
+        # A cycle of parents is no tree; it ends here.
+        while at is not None and at.span_id != found.span.span_id and at not in self.callers:
+            self.callers.insert(0, at)
+            at = by_id.get(at.parent_id)
+
+    def below(self, top: Span) -> Iterator[tuple[Span, int]]:
+        """Yield a span and what is below it, with the depth of each."""
+        seen, pending = set[str](), [(top, 0)]
+        while pending:
+            span, depth = pending.pop()
+            if span.span_id in seen:
+                continue
+            seen.add(span.span_id)
+            yield span, depth
+            pending += [(child, depth + 1) for child in reversed(self._children.get(span.span_id, ()))]
+
+    def has_stages(self, span: Span) -> bool:
+        """Return whether stage spans are among the children of a span."""
+        return any(child.attributes.get(semconv.STAGE) in STAGES for child in self._children.get(span.span_id, ()))
 
 
-def _below(parent: str, depth: int, children: dict[str, list[Span]], found: Found) -> Iterator[Bar]:
-    # A cycle of parents is no tree; it ends at this depth.
-    if depth > 20:
-        return
-    for span in sorted(children.get(parent, ()), key=lambda span: span.start_ns):
-        stage = str(span.attributes.get(semconv.STAGE, ""))
-        known = stage in STAGES or stage == "preempted"
-        yield _bar(span, depth, found, stage if known else "other")
-        yield from _below(span.span_id, depth + 1, children, found)
+def _with_stages(span: Span, depth: int, found: Found, tree: Tree) -> Iterator[Bar]:
+    """Yield the bar of a span; behind that of the request its stages, where they have no spans of their own."""
+    stage = str(span.attributes.get(semconv.STAGE, ""))
+    known = stage in STAGES or stage == "preempted"
+    yield _bar(span, depth, found, "muted" if span is found.span else stage if known else "other")
+    if span is found.span and not tree.has_stages(span):
+        yield from _from_durations(found.request, depth + 1)
 
 
 def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
@@ -145,12 +185,12 @@ def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
     )
 
 
-def _from_durations(request: Request) -> Iterator[Bar]:
+def _from_durations(request: Request, depth: int) -> Iterator[Bar]:
     """Yield the stages of a request whose stage spans are not at hand, one after the other."""
     at = 0.0
     for stage in STAGES:
         length = request.seconds.get(STAGE_METRIC[stage])
         if length is None:
             return
-        yield Bar(name=stage, start=at, end=at + length, depth=1, colour=stage)
+        yield Bar(name=stage, start=at, end=at + length, depth=depth, colour=stage)
         at += length

@@ -1,0 +1,22 @@
+"""What is odd about a span that is a request: what limits took from it, and clocks that disagree."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.sources.tally import Tally
+
+SKEW_NS: Final = 1_000_000
+"""An event may lie a millisecond outside its span: clocks are read one after the other."""
+
+
+def note_troubles(span: Span, tally: Tally) -> None:
+    """Count what limits took from a span, and clocks in it that do not agree."""
+    tally.add("events_dropped", number=span.dropped_events)
+    tally.add("attributes_dropped", number=span.dropped_attributes)
+    latest = span.end_ns + SKEW_NS
+    late = any(event.time_ns > latest and event.name != semconv.VIOLATION_SPAN_EVENT for event in span.events)
+    if late or span.end_ns < span.start_ns:
+        tally.add("clock_skew", f"span {span.span_id} of trace {span.trace_id}")

@@ -1,0 +1,188 @@
+"""From a request and its span to its row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.breaches import rule_of
+from otel_lifecycle._cli.requests.from_span import token_offsets
+from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, Request
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
+from otel_lifecycle._core.lifecycle import BOUNDARIES, SHAPES, TERMINAL_EVENTS
+
+TableRow = dict[str, Any]
+"""Column -> value; a column without an entry is NULL."""
+
+_NANO: Final = 1e-9
+_MICRO: Final = 1e-6
+_TYPES: Final = {column.name: column.type for column in COLUMNS}
+_BOUNDARY: Final = {**BOUNDARIES, "arrive": "arrival"}
+_BESIDE: Final = frozenset({semconv.TOKEN_OFFSETS, semconv.VIOLATIONS, semconv.LINK_REASON})
+"""Attributes that are neither a column by themselves nor kept beside them: other columns say the same."""
+
+STALL_GAPS: Final = 8
+"""Gaps below which no stall is claimed."""
+STALL_FACTOR: Final = 2.0
+STALL_MARGIN_S: Final = 0.005
+
+
+def row_of(request: Request, span: Span) -> TableRow:
+    """Return the row of a request; columns that are unknown have no entry."""
+    row = _of_attributes(request.attributes)
+    row.update(
+        trace_id=request.trace_id,
+        span_id=request.span_id,
+        name=request.name,
+        arrival_ns=request.start_ns,
+        end_ns=request.end_ns,
+        outcome=request.outcome,
+        role=request.role,
+        traffic=request.traffic,
+        dropped_events=span.dropped_events,
+        wasted_tokens=request.wasted,
+    )
+    optional = {
+        "parent_id": span.parent_id or None,
+        "scope": span.scope or None,
+        "source": span.source or None,
+        "line": span.line or None,
+        "reason": request.reason,
+        "output_tokens": request.output_tokens,
+        "legal": request.legal,
+    }
+    row.update({name: value for name, value in optional.items() if value is not None})
+    _add_times(row, request)
+    _add_lists(row, request, span)
+    return row
+
+
+def _of_attributes(attributes: Mapping[str, Any]) -> TableRow:
+    row: TableRow = {}
+    rest = {}
+    for key, value in attributes.items():
+        name = BY_ATTRIBUTE.get(key)
+        if name is not None:
+            known = _CONVERT[_TYPES[name]](value)
+            if known is not None:
+                row[name] = known
+                continue
+        elif key in _BESIDE:
+            continue
+        rest[key] = value
+    if rest:
+        row["attributes"] = rest
+    return row
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _number(value: Any) -> float | None:
+    if type(value) in {int, float} and abs(value) <= LARGEST:
+        return float(value)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None or abs(number) >= LARGEST else int(value)
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+_CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "VARCHAR": _text,
+    "DOUBLE": _number,
+    "BIGINT": _whole,
+    "BOOLEAN": _flag,
+}
+
+
+def _add_times(row: TableRow, request: Request) -> None:
+    """Add the boundaries, and the stages between them."""
+    times = {"arrival": 0.0}
+    for event, offset in request.marks:
+        key = "terminal" if event in TERMINAL_EVENTS else _BOUNDARY.get(event)
+        if key is not None:
+            times.setdefault(key, offset)
+    for key in ("admitted", "input_ready", "first_token"):
+        if key in times:
+            row[f"{key}_ns"] = request.start_ns + round(times[key] * 1e9)
+    stages = [*_stages(request, times, row.get("shape", "default")), *_preempted(request)]
+    if stages:
+        row["stages"] = sorted(stages, key=lambda stage: (stage["start"], stage["stage"] == "preempted", stage["end"]))
+
+
+def _stages(request: Request, times: Mapping[str, float], shape: str) -> Iterator[TableRow]:
+    for stage in SHAPES.get(shape, SHAPES["default"]).stages:
+        start, end = times.get(stage.entered), times.get(stage.left)
+        if start is not None and end is not None and STAGE_METRIC[stage.name] in request.seconds:
+            yield {"stage": stage.name, "start": start, "end": end}
+
+
+def _preempted(request: Request) -> Iterator[TableRow]:
+    began: float | None = None
+    for event, offset in request.marks:
+        if event == "preempt":
+            began = offset
+        elif began is not None and (event == "resume" or event in TERMINAL_EVENTS):
+            yield {"stage": "preempted", "start": began, "end": offset}
+            began = None
+
+
+def _add_lists(row: TableRow, request: Request, span: Span) -> None:
+    tokens = token_times(request, span)
+    found = {
+        "tokens": tokens,
+        "gaps": list(request.gaps),
+        "stalls": [{"token": number, "start": start, "length": length} for number, start, length in stalls_of(tokens)],
+        "violations": [
+            {"kind": one.kind, "state": one.state, "event": one.event, "at": one.offset, "rule": rule_of(one)}
+            for one in request.breaches
+            if one.kind != "truncated"
+        ],
+        "links": [_link(one.trace_id, one.span_id, one.attributes) for one in span.links],
+    }
+    row.update({name: value for name, value in found.items() if value})
+
+
+def _link(trace_id: str, span_id: str, attributes: Mapping[str, Any]) -> TableRow:
+    return {
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "reason": _text(attributes.get(semconv.LINK_REASON)),
+        "time": _number(attributes.get(semconv.LINK_TIME)),
+        "request_id": _text(attributes.get(semconv.REQUEST_ID)),
+    }
+
+
+def token_times(request: Request, span: Span) -> list[float]:
+    """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
+    told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
+    if len(told) > 1:
+        return [(time - request.start_ns) * _NANO for time in told]
+    first = request.seconds.get("ttft")
+    return [] if first is None else [first + offset * _MICRO for offset in token_offsets(request.attributes)]
+
+
+def stalls_of(tokens: list[float]) -> Iterator[tuple[int, float, float]]:
+    """Yield (number of the token before, start, length in seconds) of every stall between tokens.
+
+    A stall is a gap longer than twice the usual gap, and than the usual gap and 5 ms; it begins when the usual gap is
+    over.  The usual gap is the median.
+    """
+    gaps = [later - earlier for earlier, later in pairwise(tokens)]
+    if len(gaps) < STALL_GAPS:
+        return
+    usual = sorted(gaps)[(len(gaps) - 1) // 2]
+    limit = max(STALL_FACTOR * usual, usual + STALL_MARGIN_S)
+    for number, gap in enumerate(gaps):
+        if gap > limit:
+            yield number + 1, tokens[number] + usual, gap - usual

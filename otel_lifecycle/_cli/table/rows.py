@@ -1,0 +1,48 @@
+"""Rows of the table from any source: files, folders, patterns, pipes, a Jaeger, and event logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from otel_lifecycle._cli.events.log import read_logs
+from otel_lifecycle._cli.events.replayed import replayed
+from otel_lifecycle._cli.problems import NotATrace
+from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.troubles import note_troubles
+from otel_lifecycle._cli.sources.reader import STDIN, Reader
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.table.row import TableRow, row_of
+
+Progress = Callable[[int], None]
+
+
+def rows_of(
+    sources: Iterable[str], tally: Tally, *, shape: str = "default", progress: Progress | None = None
+) -> Iterator[TableRow]:
+    """Yield a row per request of some sources.  Raises NotATrace for a file that is neither trace nor event log."""
+    reader = Reader((), tally, progress=progress)
+    for source in sources:
+        reader.sources = [source]
+        try:
+            yield from _of_spans(reader, shape, tally)
+        except NotATrace:
+            if source == STDIN:
+                raise
+            yield from _of_events(source, shape, tally, progress)
+
+
+def _of_spans(reader: Reader, shape: str, tally: Tally) -> Iterator[TableRow]:
+    for item in reader:
+        if isinstance(item, Span) and is_request(item):
+            note_troubles(item, tally)
+            yield row_of(request_of(item, shape), item)
+
+
+def _of_events(source: str, shape: str, tally: Tally, progress: Progress | None) -> Iterator[TableRow]:
+    """Yield the requests of a log; the error is the first one's where it is no log either."""
+    now = time.time_ns() // 10**9 * 10**9
+    for log in read_logs((source,), tally, progress):
+        one = replayed(log, shape, now)
+        yield row_of(one.request, one.span)
