@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
 
 _W3C: Final = TraceContextTextMapPropagator()
@@ -29,7 +30,7 @@ def parent_context(carrier: object, here: Context) -> Context:
     Where an HTTP instrumentation has gone on from the same headers already, its span is current in their trace, and
     stays the parent.  Whatever cannot be read carries nothing.
     """
-    if isinstance(carrier, Context):
+    if type(carrier) is Context:
         return carrier
     try:
         carried = propagate.extract(_headers(carrier))
@@ -45,22 +46,22 @@ def parent_context(carrier: object, here: Context) -> Context:
 
 def _headers(carrier: object) -> dict[str, list[str]]:
     """Return headers by their names in lower case."""
-    pairs: Iterable[Any] = carrier.items() if isinstance(carrier, Mapping) else carrier  # type: ignore[assignment]
+    pairs: Iterable[Any] = carrier.items() if is_a(carrier, Mapping) else carrier  # type: ignore[attr-defined,assignment]
     headers: dict[str, list[str]] = {}
     for name, value in itertools.islice(pairs, MAX_HEADERS):
         key = _text(name).lower()
         if key.startswith("http_"):
             # How WSGI spells a header.
             key = key[5:].replace("_", "-")
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        headers.setdefault(key, []).extend(_text(one) for one in values if isinstance(one, (str, bytes)))
+        values: Any = value if is_a(value, (list, tuple)) else (value,)
+        headers.setdefault(key, []).extend(_text(one) for one in values if is_a(one, (str, bytes)))
     return headers
 
 
 def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("latin-1")
-    return value if isinstance(value, str) else ""
+    if is_a(value, bytes):
+        return bytes.decode(value, "latin-1")  # type: ignore[arg-type]  # bytes by the line above
+    return str.__str__(value) if is_a(value, str) else ""
 
 
 def inject(span_context: SpanContext, base: Context | None = None) -> dict[str, str]:
@@ -79,9 +80,9 @@ def extract(carrier: Mapping[str, Any]) -> Context:
 
 def link_to(previous: object) -> Link | None:
     """Return a link to the attempt before: a span context, or the carrier of one.  None of anything else."""
-    if isinstance(previous, Mapping):
+    if is_a(previous, Mapping):
         try:
             previous = get_current_span(_W3C.extract(previous, Context())).get_span_context()
         except Exception:  # noqa: BLE001  # a carrier that came as JSON may hold anything; it links nothing then
             return None
-    return Link(previous) if isinstance(previous, SpanContext) and previous.is_valid else None
+    return Link(previous) if type(previous) is SpanContext and previous.is_valid else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle.errors import (
     ConfigurationError,
     DuplicateTerminal,
@@ -214,9 +215,9 @@ STAGE_ORDER: Final = ("queue", "preprocessing", "prefill", "decode")
 
 def get_shape(name: object) -> Shape:
     """Return the shape of that name; ConfigurationError, with the names there are, for any other."""
-    shape = SHAPES.get(name) if isinstance(name, str) else None
+    shape = SHAPES.get(str.__str__(name)) if is_a(name, str) else None
     if shape is None:
-        raise ConfigurationError(f"no shape {name!r}; the shapes are {', '.join(SHAPES)}")
+        raise ConfigurationError(f"no shape {shown(name)}; the shapes are {', '.join(SHAPES)}")
     return shape
 
 

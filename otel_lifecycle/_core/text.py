@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 
 MAX_LENGTH = 256
+_KEPT = slice(MAX_LENGTH)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.]{1,64}\Z")
 
 
+def is_a(value: object, kind: type | tuple[type, ...]) -> bool:
+    """Return whether a value from outside is of a type.
+
+    ``isinstance`` asks a value that is not of the type for its ``__class__``, which may be a property that raises.
+    """
+    return issubclass(type(value), kind)
+
+
 def clean(text: str) -> str:
     """Return the text as valid UTF-8 without control characters, cut at 256 characters."""
-    cut = text[:MAX_LENGTH]
+    # The method of str itself: a subclass may have one that raises.
+    cut = str.__getitem__(text, _KEPT)
     if cut.isascii() and cut.isprintable():
         return cut
     return _CONTROL.sub("", cut.encode("utf-8", "replace").decode("utf-8"))
@@ -20,7 +30,8 @@ def clean(text: str) -> str:
 def shown(value: object) -> str:
     """Return a value for a message, cut at 80 characters; its type where it cannot be shown."""
     try:
-        return repr(value)[:80]
+        text = repr(value)
+        return str.__getitem__(text, slice(80))
     except Exception:  # noqa: BLE001  # it came from outside, and so did its __repr__
         return f"a {type(value).__name__}"
 

@@ -6,7 +6,7 @@ import math
 from numbers import Integral, Real
 from typing import Any, Final
 
-from otel_lifecycle._core.text import shown
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle.errors import InvalidTimestamp, InvalidValue
 
 MAX_CHUNK: Final = 2**16
@@ -34,19 +34,24 @@ def check_timestamp(timestamp: object, event: str | None = None, state: str | No
 
 def _is_finite(number: object) -> bool:
     """Whether it is a finite number.  A bool is an int to Python and a slip to everybody else."""
-    if isinstance(number, bool):
+    if is_a(number, bool):
         return False
     # Every integer is finite, also one that no float can hold.
-    return isinstance(number, Integral) or (isinstance(number, Real) and math.isfinite(number))
+    if is_a(number, Integral):
+        return True
+    try:
+        return is_a(number, Real) and math.isfinite(number)  # type: ignore[arg-type]  # a number by the test before
+    except Exception:  # noqa: BLE001  # a fraction that no float can hold, or a number whose own methods raise
+        return False
 
 
 def seconds(number: object) -> float | None:
     """Return a number of seconds; None unless it is a finite number that a float can hold."""
-    if isinstance(number, bool) or not isinstance(number, Real):
+    if is_a(number, bool) or not is_a(number, Real):
         return None
     try:
-        given = float(number)
-    except OverflowError:
+        given = float(number)  # type: ignore[arg-type]  # a number by the line above
+    except Exception:  # noqa: BLE001  # no float can hold it, or its own methods raise
         return None
     return given if math.isfinite(given) else None
 
@@ -55,9 +60,12 @@ def whole(number: object) -> int | None:
     """Return it as an int; None unless it is a whole number from 0 that fits an OTLP integer."""
     if type(number) is int:  # Nearly always; asking the abstract class costs ten times as much.
         return number if 0 <= number < 2**63 else None
-    if isinstance(number, bool) or not isinstance(number, Integral):
+    if is_a(number, bool) or not is_a(number, Integral):
         return None
-    integer = int(number)
+    try:
+        integer = int(number)  # type: ignore[call-overload]  # a number by the line above
+    except Exception:  # noqa: BLE001  # its own methods raise
+        return None
     return integer if 0 <= integer < 2**63 else None
 
 

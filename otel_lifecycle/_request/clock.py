@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from enum import Enum
 from time import perf_counter_ns, time_ns
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_lifecycle._core.text import shown
 from otel_lifecycle._core.values import check_timestamp
@@ -45,7 +45,7 @@ class MonotonicTime:
         try:
             reading: int = round(given * self._per_unit)
             return reading + _BETWEEN_CLOCKS
-        except OverflowError as error:  # a float near the largest one
+        except Exception as error:  # a float near the largest one, or a number whose own methods raise
             raise InvalidTimestamp(f"the time of {event!r} is {self!r}", state=state, event=event) from error
 
     def __repr__(self) -> str:
@@ -98,6 +98,14 @@ def anchor() -> Anchor:
     return Anchor(time_ns(), perf_counter_ns())
 
 
+def _whole(given: Any, event: str, state: str) -> int:
+    try:
+        return int(given)
+    except Exception as error:
+        what = f"the time of {event!r} is a {type(given).__name__} that is no integer"
+        raise InvalidTimestamp(what, state=state, event=event) from error
+
+
 def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
     """Return a time as a reading of the request's clock; None stays None.
 
@@ -110,7 +118,7 @@ def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
         given = check_timestamp(at_ns, event, state)
         if given is None:
             return None
-        epoch = given if type(given) is int else int(given)
+        epoch = given if type(given) is int else _whole(given, event, state)
     if not YEAR_2000_NS <= epoch <= time_ns() + DAY_NS:
         raise ForeignClock(
             f"{event!r} at {shown(epoch)} ns is before the year 2000 or more than a day ahead; it is of another clock",

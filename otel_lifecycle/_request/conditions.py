@@ -17,14 +17,14 @@ from uuid import UUID
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.text import clean, shown
+from otel_lifecycle._core.text import clean, is_a, shown
 from otel_lifecycle._core.values import MAX_CHOICES, seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 
 def read_text(name: str, value: object) -> str:
     """Return a string condition, cleaned; InvalidValue for anything else, and for an empty one."""
-    text = clean(value) if isinstance(value, str) else ""
+    text = clean(value) if is_a(value, str) else ""  # type: ignore[arg-type]  # text by this line
     if not text:
         raise InvalidValue(f"{name} is {shown(value)}; it must be a string that is not empty", event=name)
     return text
@@ -32,13 +32,14 @@ def read_text(name: str, value: object) -> str:
 
 def read_id(name: str, value: object) -> str:
     """Return an identifier, which may be given as a number or a UUID."""
-    number = isinstance(value, int) and not isinstance(value, bool) and -(2**127) <= value < 2**128
-    return read_text(name, str(value) if number or isinstance(value, UUID) else value)
+    if type(value) is int and -(2**127) <= value < 2**128:
+        return str(value)
+    return read_text(name, str(value) if type(value) is UUID else value)
 
 
 def read_flag(name: str, value: object) -> bool:
     """Return a yes-or-no condition; InvalidValue for anything else."""
-    if isinstance(value, bool):
+    if type(value) is bool:
         return value
     raise InvalidValue(f"{name} is a {type(value).__name__}; it must be True or False", event=name)
 
@@ -61,8 +62,9 @@ def read_seconds(name: str, value: object) -> float:
 
 def read_role(name: str, value: object) -> str:
     """Return the role; InvalidValue unless it is one there is."""
-    if isinstance(value, str) and value in semconv.ROLES:
-        return str(value)
+    text = str.__str__(value) if is_a(value, str) else ""
+    if text in semconv.ROLES:
+        return text
     raise InvalidValue(f"no role {shown(value)}; the roles are {', '.join(semconv.ROLES)}", event=name)
 
 
@@ -224,9 +226,9 @@ def read_finish_reasons(value: object) -> list[str]:
     """Return why each choice ended; InvalidValue for what is no iterable of strings."""
     name = "finish_reasons"
     try:
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        if is_a(value, str) or not is_a(value, Iterable):
             raise InvalidValue(f"{name} is an iterable of strings, one for each choice", event=name)
-        return [read_text(name, reason) for reason in itertools.islice(value, MAX_CHOICES)]
+        return [read_text(name, reason) for reason in itertools.islice(value, MAX_CHOICES)]  # type: ignore[call-overload]  # an iterable by the line above
     except InvalidValue:
         raise
     except Exception as error:

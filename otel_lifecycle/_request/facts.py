@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.text import clean, shown
+from otel_lifecycle._core.text import clean, is_a, shown
 from otel_lifecycle._request.conditions import RequestConditions, read_finish_reasons, read_text
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
@@ -77,10 +77,11 @@ class RequestFacts:
 def read_attributes(given: object) -> dict[str, str | bool | int | float]:
     """Return attributes of the server's own: strings, numbers and flags under cleaned names; InvalidValue otherwise."""
     try:
-        if not isinstance(given, Mapping):
+        if not is_a(given, Mapping):
             raise InvalidValue(f"attributes is {shown(given)}; it must be a mapping", event="attributes")
-        items = itertools.islice(given.items(), MAX_ATTRIBUTES + 1)
-        return {clean(name): _plain(value) for name, value in items if isinstance(name, str) and name}
+        items = itertools.islice(given.items(), MAX_ATTRIBUTES + 1)  # type: ignore[attr-defined]  # a mapping, see above
+        named = ((clean(name), value) for name, value in items if is_a(name, str))
+        return {name: _plain(value) for name, value in named if name}
     except InvalidValue:
         raise
     except Exception as error:
@@ -92,4 +93,4 @@ def _plain(value: object) -> str | bool | int | float:
     kind = type(value)
     if kind is bool or kind is float or (kind is int and -(2**63) <= value < 2**63):  # type: ignore[operator]
         return value  # type: ignore[return-value]  # of one of these types by the line above
-    return clean(value) if isinstance(value, str) else shown(value)
+    return clean(value) if is_a(value, str) else shown(value)  # type: ignore[arg-type]  # text by this line

@@ -13,6 +13,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import _propagation, semconv
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor
 from otel_lifecycle._request.conditions import RequestConditions, check_role, given
@@ -171,8 +172,8 @@ def _start_span(
     attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
     if state.timeline.shape.name != "default":
         attributes[semconv.SHAPE] = state.timeline.shape.name
-    if isinstance(previous, Request):
-        before = tracked_of(previous)
+    if is_a(previous, Request):
+        before = tracked_of(previous)  # type: ignore[arg-type]  # a handle by the line above
         previous = None if before is None else before.writer.span.get_span_context()
     arrival = state.arrival_of(arrived_at_ns)
     writer.start(
@@ -206,7 +207,7 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
     for handle in requests:
         try:
             handle._ts.append(now)  # type: ignore[union-attr]  # None outside decode: the miss is caught
-        except AttributeError:
+        except Exception:  # noqa: BLE001  # what is no request may raise anything; a batch is never broken off
             _token_of(handle)
     if now >= runtime().sweep_due:
         runtime().housekeep()
@@ -214,12 +215,12 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
 
 def _step_at(requests: Iterable[Request], at_ns: AtNs, counts: Iterable[int | None] | None) -> None:
     for handle, count in zip(requests, repeat(1) if counts is None else counts, strict=False):
-        if isinstance(handle, Request):
+        if is_a(handle, Request):
             handle.token(count, 0, at_ns)
     runtime().housekeep()
 
 
 def _token_of(handle: object) -> None:
     """Mark a token the slow way: the first one, one after the end, or no request at all."""
-    if isinstance(handle, Request):
-        handle.token()
+    if is_a(handle, Request):
+        handle.token()  # type: ignore[attr-defined]  # a handle by the line above

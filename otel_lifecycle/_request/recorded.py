@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.state import NOTES
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
@@ -44,10 +45,11 @@ def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) 
 
 def _read(item: Any) -> tuple[str, dict[str, Any]] | None:
     """Return the event's name and its fields; None of what is no event."""
-    fields = dict(item) if isinstance(item, Mapping) else {}
-    event = fields.get("event")
-    if not isinstance(event, str):
+    fields = dict(item) if is_a(item, Mapping) else {}
+    given = fields.get("event")
+    if not is_a(given, str):
         return None
+    event = str.__str__(given)
     timed = event in EVENTS or event in NOTES
     return (event, fields) if event in FACTS or (timed and "timestamp" in fields) else None
 

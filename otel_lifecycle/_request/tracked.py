@@ -18,6 +18,7 @@ from otel_lifecycle import _propagation
 from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, past
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import EVENTS, Stage
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.conditions import RequestConditions, read_text
 from otel_lifecycle._request.ending import RequestEnding
@@ -163,9 +164,11 @@ class TrackedRequest(MarkedRequest):
 
         ``remote``: at a time that the clock of another process gave.  ``if_open``: a second end is no violation.
         """
-        if if_open and self.state.status is not None:
+        # By identity: it comes from outside, and so does its __bool__.
+        quiet = if_open is True
+        if quiet and self.state.status is not None:
             return False
-        return bool(self._run(self._end, terminal, at_ns, remote, if_open))
+        return bool(self._run(self._end, terminal, at_ns, remote, quiet))
 
     def _end(self, terminal: Terminal, at_ns: Any, remote: bool, if_open: bool) -> bool:
         state, event = self.state, terminal.event
@@ -247,7 +250,7 @@ class TrackedRequest(MarkedRequest):
     def finish_by_word(self, word: object, at_ns: Any, error: object) -> None:
         """End it by an engine's finish reason, which is that of its response, too, if none was given."""
         if not self.ended:
-            if isinstance(word, str) and not self._facts.finish_reasons:
+            if is_a(word, str) and not self._facts.finish_reasons:
                 self.response(None, None, [word])
             self.show_exception(error)
             self.finish(of_finish_reason(word, error, runtime().endings), at_ns)

@@ -1,0 +1,333 @@
+"""Values from outside may be anything: none of them, in any argument, makes our code raise or leaves a request open."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import otel_lifecycle as lifecycle
+from otel_lifecycle import driver
+from otel_lifecycle._guard import guard
+from otel_lifecycle.errors import ConfigurationError
+from otel_lifecycle.types import Request
+from tests.support.telemetry import Telemetry
+
+
+class Raising:
+    """Every method of it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __hash__(self) -> int:
+        raise RuntimeError
+
+    def __bool__(self) -> bool:
+        raise RuntimeError
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __index__(self) -> int:
+        raise RuntimeError
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError
+
+
+class RaisingText(str):
+    """A string whose methods raise."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        raise RuntimeError
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+
+class RaisingNumber(int):
+    """A number whose methods raise."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __lt__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __le__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __gt__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __ge__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = int.__hash__
+
+    def __int__(self) -> int:
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class RaisingMapping(Mapping[str, Any]):
+    """A mapping whose methods raise."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        return 1
+
+
+class OddError(Exception):
+    """An exception whose attributes raise."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+VALUES: dict[str, Any] = {
+    "raising": Raising(),
+    "raising text": RaisingText("text"),
+    "raising number": RaisingNumber(3),
+    "raising mapping": RaisingMapping(),
+    "exception": OddError(),
+    "a class": OddError,
+    "huge": 10**5000,
+    "huge float": 1e308,
+    "10**400": 10**400,
+    "fraction": Fraction(10**400, 3),
+    "negative": -1,
+    "nan": float("nan"),
+    "bytes": b"\xff",
+    "surrogate": "\ud800",
+    "object": object(),
+    "list": [1, None],
+    "generator": (1 / 0 for _ in "a"),
+    "true": True,
+    "complex": 1j,
+    "function": print,
+}
+
+METHODS = {
+    name: method
+    for name, method in vars(Request).items()
+    if inspect.isfunction(method) and (not name.startswith("_")) and name not in {"stream", "stage"}
+}
+
+# By name: pytest looks at its parameters, and these do not like that.
+every_value = pytest.mark.parametrize("kind", VALUES)
+
+
+@every_value
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_the_handle(telemetry: Telemetry, name: str, kind: str) -> None:
+    """Every argument of every method takes every value; the request still ends, and nothing was a fault of ours."""
+    value = VALUES[kind]
+    faults = guard.faults
+    for parameter in inspect.signature(METHODS[name]).parameters.values():
+        if parameter.name == "self":
+            continue
+        keyword = "model" if parameter.kind is parameter.VAR_KEYWORD else parameter.name
+        request = telemetry.request()
+        request.admit()
+        request.input_ready()
+        with contextlib.suppress(ConfigurationError):
+            made = call(getattr(request, name), parameter, keyword, value)
+            if hasattr(made, "__enter__"):
+                with made:
+                    pass
+        request.cancel(if_open=True)
+        assert request.ended
+    assert (guard.faults, len(telemetry.points("inference.requests")) >= 0) == (faults, True)
+
+
+def call(method: Callable[..., Any], parameter: inspect.Parameter, keyword: str, value: Any) -> Any:
+    """Give one argument, and those that have no default."""
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return method(value)
+    needed = {
+        name: "x"
+        for name, other in inspect.signature(method).parameters.items()
+        if other.default is other.empty and other.kind is other.POSITIONAL_OR_KEYWORD
+    }
+    return method(**{**needed, keyword: value})
+
+
+@every_value
+def test_arguments_of_request(telemetry: Telemetry, kind: str) -> None:
+    """A condition that cannot be is a violation; a shape, role or provider that cannot be is refused at the call."""
+    value = VALUES[kind]
+    for name in inspect.signature(lifecycle.request).parameters:
+        if name == "tracer_provider":
+            continue
+        try:
+            request = telemetry.request(**{name: value})
+        except ConfigurationError:
+            assert name in {"shape", "role"}
+            continue
+        request.cancel()
+        assert request.ended
+
+
+@every_value
+def test_fields_of_recorded_events(telemetry: Telemetry, kind: str) -> None:
+    """Each field of an event, the event, and the iterable itself."""
+    value = VALUES[kind]
+    request = telemetry.request()
+    for field in ("event", "timestamp", "count", "choice", "error", "reason", "id", "input_tokens"):
+        for event in ("token", "usage", "response", "delivered"):
+            request.record([{"event": event, "timestamp": time.time_ns(), field: value}])
+    request.record([value])
+    request.record(value)
+    request.record([{"event": "fail", "timestamp": value, "error": value}])
+    request.cancel(if_open=True)
+    assert request.ended
+
+
+@every_value
+def test_items_counters_steps_and_drivers(telemetry: Telemetry, kind: str) -> None:
+    """What a stream yields, what its counter gives, what a batch holds, and what a driver is told."""
+    value = VALUES[kind]
+    with telemetry.request() as request:
+        assert len(list(request.stream([value, value], tokens=lambda item: value))) == 2
+    assert request.ended
+    request = telemetry.request()
+    lifecycle.step([request, value])
+    lifecycle.step([request], counts=[value], at_ns=value)
+    drive = driver.adopt(request, owned=True)
+    drive.mark("admit", at_ns=value)
+    drive.mark("preempt", at_monotonic_ns=value)
+    drive.item(value, value, at_ns=value)
+    drive.answer(value)
+    drive.suggest(model=value, input_tokens=value)
+    drive.finish(value, error=value, at_ns=value)
+    request.cancel(if_open=True)
+    driver.begin(model=value, parent=value, join=False, tracer_provider=telemetry.tracer_provider).end(None)
+    assert request.ended
+
+
+def grouped(depth: int) -> BaseException:
+    """A group in a group, that deep."""
+    groups: Any = getattr(builtins, "ExceptionGroup", None) or pytest.skip("groups come with Python 3.11")
+    group: BaseException = ValueError("leaf")
+    for _ in range(depth):
+        group = groups("nested", [group])
+    return group
+
+
+class OddModule(Exception):
+    """Its class has no module that could be a name."""
+
+
+OddModule.__module__ = 5  # type: ignore[assignment]  # on purpose
+
+
+class OddMembers(Exception):
+    """It looks like a group and is none."""
+
+    @property
+    def exceptions(self) -> Any:
+        """Raise."""
+        raise RuntimeError
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "odd attributes": OddError,
+    "odd module": OddModule,
+    "odd members": OddMembers,
+    "deep group": lambda: grouped(1200),
+}
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
+@pytest.mark.parametrize("way", ["block", "stream", "stage", "phase", "traced", "driver"])
+def test_hostile_exceptions_go_on_unchanged(telemetry: Telemetry, way: str, make: Callable[[], BaseException]) -> None:
+    """The server gets its own exception, and the request has failed."""
+    error = make()
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise error
+
+    def serve() -> None:
+        if way == "traced":
+            list(lifecycle.traced(tracer_provider=telemetry.tracer_provider)(broken)())
+        elif way == "driver":
+            drive = driver.begin(tracer_provider=telemetry.tracer_provider)
+            drive.run(lambda: list(broken()))
+        else:
+            with telemetry.request() as request:
+                if way == "stream":
+                    list(request.stream(broken()))
+                elif way == "block":
+                    list(broken())
+                else:
+                    with getattr(request, way)("queue"):
+                        list(broken())
+
+    caught: BaseException | None = None
+    try:
+        serve()
+    except BaseException as raised:  # noqa: BLE001  # it is compared by identity
+        caught = raised
+    assert caught is error
+    assert telemetry.span("chat")["attributes"]["inference.outcome"] == "failed"
+
+
+def test_the_guard_counts_in_service_and_raises_in_tests(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of our own is raised again here; in service it is counted and logged, and the server goes on."""
+    request = telemetry.request()
+
+    def broken(*arguments: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(request._tracked.state), "note", broken)
+    with pytest.raises(ZeroDivisionError):
+        request.client_disconnected()
+    monkeypatch.setattr(guard, "reraise", False)
+    before = guard.faults
+    request.client_disconnected()
+    request.cancel()
+    assert (guard.faults - before, request.outcome) == (1, "cancelled")
+    assert "fault of otel-lifecycle" in caplog.text

@@ -1,0 +1,136 @@
+"""Calls that interrupt each other on one thread: a signal handler may call anything at any line of ours."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import pytest
+
+import otel_lifecycle as lifecycle
+from otel_lifecycle._runtime import runtime
+from tests.support.telemetry import Telemetry
+
+OURS: Final = str(Path(lifecycle.__file__).parent)
+
+Call = Callable[[Any], object]
+
+CALLS: Final[dict[str, Call]] = {
+    "token": lambda request: request.token(),
+    "tokens": lambda request: request.token(3, 1),
+    "preempt": lambda request: request.preempt(),
+    "step": lambda request: lifecycle.step([request]),
+    "usage": lambda request: request.usage(input_tokens=7),
+    "note": lambda request: request.client_disconnected(),
+    "complete": lambda request: request.complete(if_open=True),
+    "cancel": lambda request: request.cancel(if_open=True),
+    "leave": lambda request: request.__exit__(None, None, None),
+    "housekeep": lambda request: runtime().housekeep(now=True),
+    "report": lambda request: (request.report, request.state, request.ended),
+}
+
+
+class Injector:
+    """Makes one call at the n-th line of our code that runs; the handler's own lines are not counted."""
+
+    def __init__(self, number: int, call: Callable[[], object]) -> None:
+        self.left = number
+        self.call = call
+        self.done = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Be the trace function."""
+        if self.done or not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.done = True
+                sys.settrace(None)
+                self.call()
+        return self
+
+
+def interrupted(telemetry: Telemetry, outer: Call, inner: Call, number: int) -> tuple[bool, Any]:
+    """Make the outer call with the inner one at that line; return whether it was made, and the request."""
+    request = telemetry.request()
+    request.admit()
+    request.input_ready()
+    request.first_token()
+    injector = Injector(number, lambda: inner(request))
+    before = sys.gettrace()
+    sys.settrace(injector)
+    try:
+        outer(request)
+    finally:
+        sys.settrace(before)
+    return injector.done, request
+
+
+def check(telemetry: Telemetry, request: Any) -> None:
+    """One outcome, no token lost, nothing open, and the token path closed."""
+    request.cancel(if_open=True)
+    request.token()
+    runtime().housekeep(now=True)
+    assert request._ts is None
+    assert [span.name for span in telemetry.exporter.get_finished_spans()].count("chat") == 1
+    report, requests = request.report, [point["value"] for point in telemetry.points("inference.requests")]
+    assert (requests, request.outcome) == ([1], report["status"])
+    wasted = sum(point["value"] or 0 for point in points(telemetry, "wasted"))
+    output = sum(point["value"] or 0 for point in points(telemetry, "output"))
+    assert output == report["output_tokens"]
+    assert wasted >= 1
+    del request
+    runtime().housekeep(now=True)
+
+
+def points(telemetry: Telemetry, direction: str) -> list[Any]:
+    """The token counter's points of a direction."""
+    found = telemetry.points("inference.tokens")
+    return [point for point in found if point["attributes"]["inference.token.direction"] == direction]
+
+
+PAIRS = list(itertools.product(CALLS, ["cancel", "complete", "token", "tokens", "leave", "housekeep"]))
+QUICK = {("token", "cancel"), ("tokens", "cancel")}
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
+)
+def test_a_call_at_every_line_of_another(make_telemetry: Callable[..., Telemetry], outer: str, inner: str) -> None:
+    """Each of our calls is interrupted at each of its lines by each other call: nothing is lost or counted twice."""
+    for number in itertools.count(1):
+        telemetry = make_telemetry()
+        done, request = interrupted(telemetry, CALLS[outer], CALLS[inner], number)
+        if not done:
+            break
+        check(telemetry, request)
+        telemetry.shutdown()
+    # The fast path of a token has two lines.
+    assert number > 1
+
+
+def marked(outer: str, inner: str) -> int:
+    """How many tokens the two calls mark, and the first one."""
+    sizes = {"token": 1, "tokens": 3, "step": 1}
+    return 1 + sizes.get(outer, 0) + sizes.get(inner, 0)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("token", "cancel"), ("tokens", "cancel"), ("tokens", "token")])
+def test_every_token_is_counted_once(make_telemetry: Callable[..., Telemetry], outer: str, inner: str) -> None:
+    """A token is output or wasted, never both and never lost, wherever the end comes in between."""
+    for number in itertools.count(1):
+        telemetry = make_telemetry()
+        done, request = interrupted(telemetry, CALLS[outer], CALLS[inner], number)
+        if not done:
+            break
+        request.cancel(if_open=True)
+        runtime().housekeep(now=True)
+        total = sum(point["value"] or 0 for point in telemetry.points("inference.tokens"))
+        assert total == marked(outer, inner), number
+        telemetry.shutdown()
