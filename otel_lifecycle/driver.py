@@ -110,7 +110,7 @@ class Driver(RequestView):
 
     def stage_durations(self) -> dict[str, float]:
         """Return the seconds of each stage that is over so far, by its name; without those of unknown length."""
-        return {} if self._tracked is None else self._tracked.state.stage_durations()
+        return {} if self._tracked is None else stage_durations(self._tracked.state.timeline, 10**9)
 
     # Marks.
 

@@ -129,18 +129,6 @@ class RequestState:
 
     # Boundaries.
 
-    def stage_durations(self) -> dict[str, float]:
-        """Return the seconds of each stage that is over so far; without those of unknown length."""
-        timeline = self.timeline
-        # Another thread may mark meanwhile, so the times are copied once.
-        times, remote = dict(timeline.times), set(timeline.remote)
-        durations = {}
-        for stage in timeline.shape.stages:
-            entered, left = times.get(stage.entered), times.get(stage.left)
-            if entered is not None and left is not None and (stage.entered in remote) == (stage.left in remote):
-                durations[stage.name] = (left - entered) / 1e9
-        return durations
-
     def arrival_of(self, at_ns: Any) -> int | None:
         """Read the time of arrival; None where it is unknown or impossible."""
         if at_ns is NOW:

@@ -37,6 +37,7 @@ class HttpResponse:
         "_driver",
         "_end",
         "_parts_since_told",
+        "_parts_to_come",
         "_progress_when_told",
         "_send_error",
         "_status",
@@ -53,6 +54,7 @@ class HttpResponse:
         self._end: Terminal = failure(None)
         self._progress_when_told: tuple[str, int] | None = None
         self._parts_since_told = 0
+        self._parts_to_come = 0
         self._send_error: BaseException | None = None
         self.quiet = False
 
@@ -66,7 +68,10 @@ class HttpResponse:
         if told:
             # From now on every message matters, those in the middle of a stream too.
             self.quiet = False
-            self._progress_when_told = self._progress_when_told or self._progress
+            if self._progress_when_told is None:
+                self._progress_when_told = self._progress
+                # In the middle of a stream, a part that a thread is making at this moment still comes.
+                self._parts_to_come = 1 if self._status is not None else 0
         if not self._driver.client_left:
             self._driver.mark("client_disconnected")
 
@@ -165,10 +170,10 @@ class HttpResponse:
         interrupted.  No clock decides: how long an app takes to stop depends on what it is waiting for.
         """
         told = self._progress_when_told
-        if told is None or self._driver.exhausted or self._parts_since_told > 1:
+        if told is None or self._driver.exhausted or self._parts_since_told > self._parts_to_come:
             return False
-        (state, marks), (state_now, marks_now) = told, self._progress
-        return marks_now == marks + 1 or (state_now, marks_now) == (state, marks)
+        came = self._driver.token_marks - told[1]
+        return 0 < came <= self._parts_to_come or told == self._progress
 
     def _is_departure(self, error: BaseException) -> bool:
         """Whether the error says that the client left: it came from a send that failed, or has the name."""
