@@ -30,6 +30,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.endings import Terminal
+from otel_lifecycle._core.stage_durations import stage_durations
 from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, monotonic
 from otel_lifecycle._request.conditions import given
