@@ -10,6 +10,7 @@ from otel_lifecycle._core.workload import summarize_workload
 from otel_lifecycle._decorators import traced
 from otel_lifecycle._reading import read_requests
 from otel_lifecycle._request.clock import monotonic
+from otel_lifecycle._request.engine_step import engine_step
 from otel_lifecycle._request.opening import current, request, stage, step
 from otel_lifecycle._request.startup import startup
 from otel_lifecycle._serving import serving
@@ -21,6 +22,7 @@ __all__ = [
     "compute_request_metrics",
     "configure",
     "current",
+    "engine_step",
     "monotonic",
     "read_requests",
     "replay_request_events",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter_ns, time_ns
 from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
@@ -12,12 +14,16 @@ from opentelemetry.sdk.util import BoundedList
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.checker import Checker, Violation
+from otel_lifecycle._core.engine_slot import EngineSlot
+from otel_lifecycle._core.interference_of_reports import slot_of, stalls_in
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, TERMINAL_EVENTS, TERMINAL_STATES
-from otel_lifecycle._core.report import build_report
+from otel_lifecycle._core.report import build_report, moved
 from otel_lifecycle._core.text import clean, is_identifier
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._propagation import links_to_culprits
+from otel_lifecycle._runtime import Neighbour, runtime
 from otel_lifecycle.errors import LifecycleError, MissingTerminal
 
 MAX_SHOWN_VIOLATIONS: Final = 32
@@ -99,7 +105,8 @@ def _finished(
         if isinstance(value := attributes.get(key), int) and not isinstance(value, bool) and value >= 0
     }
     output = usage.get("output_tokens")
-    report = build_report(timeline, status, token_times=False, usage=output, unmarked=truncated)
+    # With every time: a span holds 128 events at most, and the log of its engine needs them.
+    report = build_report(timeline, status, usage=output, unmarked=truncated)
     return Finished(
         report=report,
         reason=_reason(attributes),
@@ -116,6 +123,31 @@ def _finished(
             model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
         ),
     )
+
+
+def with_interference(span: ReadableSpan, finished: Finished) -> Finished:
+    """Enter a foreign request in the log of its engine, and add what the others did to it.
+
+    Its times are epoch nanoseconds.  The log is kept in readings of the monotonic clock, as live requests give them.
+    """
+    attributes = span.attributes or {}
+    engine = _text(attributes, semconv.ENGINE) or finished.labels.model or ""
+    log = runtime().engines.log(engine)
+    if log is None or span.start_time is None or span.end_time is None:
+        return finished
+    offset = -runtime().offset(time_ns() - perf_counter_ns())
+    report = moved(finished.report, offset)
+    neighbour = Neighbour(span.context, _text(attributes, semconv.REQUEST_ID))
+    if finished.truncated or not report["timestamps"]:
+        # It was there; what it did is not known.
+        slot = EngineSlot(neighbour, report["shape"], None)
+        slot.end(span.end_time + offset, span.end_time + offset)
+        slot.doubt(span.start_time + offset, span.end_time + offset)
+        log.enter(slot)
+        return finished
+    slot = slot_of(report, neighbour)
+    log.enter(slot)
+    return replace(finished, interference=log.interference(slot, report, stalls_in(report)))
 
 
 def _text(attributes: Mapping[str, Any], key: str) -> str | None:
@@ -153,7 +185,7 @@ def rebuild(
         resource=span.resource,
         attributes=_with_verdict(span, end_attributes(finished, verdict, compat=compat)),
         events=_with_violations(span, violations),
-        links=span._links,  # the public property forgets how many were dropped
+        links=_with_culprits(span, finished),
         kind=span.kind,
         status=span.status,
         start_time=span.start_time,
@@ -178,6 +210,16 @@ def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:
     events = [*span.events, *shown]
     bounded = BoundedList.from_seq(len(events), events)
     bounded.dropped = span.dropped_events
+    return bounded
+
+
+def _with_culprits(span: ReadableSpan, finished: Finished) -> Any:
+    culprits = links_to_culprits(finished.interference)
+    if not culprits:
+        return span._links  # the public property forgets how many were dropped
+    links = [*span.links, *culprits]
+    bounded = BoundedList.from_seq(len(links), links)
+    bounded.dropped = span.dropped_links
     return bounded
 
 

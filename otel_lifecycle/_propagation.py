@@ -1,4 +1,4 @@
-"""Trace context that leaves the process with a request and comes back with an attempt."""
+"""Trace context that leaves the process with a request, comes back with an attempt, or names another request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_lifecycle import semconv
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
+from otel_lifecycle._runtime import Neighbour, runtime
 
 _W3C: Final = TraceContextTextMapPropagator()
 
@@ -86,3 +89,23 @@ def link_to(previous: object) -> Link | None:
         except Exception:  # noqa: BLE001  # a carrier that came as JSON may hold anything; it links nothing then
             return None
     return Link(previous) if type(previous) is SpanContext and previous.is_valid else None
+
+
+def links_to_culprits(interference: Interference | None) -> list[Link]:
+    """Return links to the requests that held one.
+
+    A culprit that is not sampled has no trace to link to: it is left out, and its time counts all the same.  Its
+    request id may belong to another tenant: a switch leaves it out.
+    """
+    links: list[Link] = []
+    for culprit in () if interference is None else interference.culprits:
+        neighbour = culprit.who
+        if isinstance(neighbour, Neighbour) and neighbour.context.trace_flags.sampled:
+            attributes: dict[str, str | float] = {
+                semconv.LINK_REASON: culprit.reason,
+                semconv.LINK_TIME: culprit.time / 1e9,
+            }
+            if neighbour.request_id is not None and runtime().engines.name_culprits:
+                attributes[semconv.REQUEST_ID] = neighbour.request_id
+            links.append(Link(neighbour.context, attributes))
+    return links

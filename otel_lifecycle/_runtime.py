@@ -24,8 +24,10 @@ from time import perf_counter_ns
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from opentelemetry.context import Context, create_key, set_value
+from opentelemetry.trace import SpanContext
 
 from otel_lifecycle._core.endings import ENDINGS
+from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
@@ -41,6 +43,9 @@ SWEEP_SLICE: Final = 128
 DROPPED_SLICE: Final = 2
 """Dropped requests that one call on a serving thread ends: more than it can open meanwhile, so they do not pile up."""
 
+OFFSET_TOLERANCE_NS: Final = 100_000
+"""How far the wall clock may drift from the monotonic one before a new offset is used; spans are off by no more."""
+
 MAX_FOREIGN_SEEN: Final = 4096
 """Foreign spans remembered, so that two processors do not count one twice; both see it within one ``span.end()``."""
 
@@ -51,6 +56,7 @@ class Assessor(Protocol):
     strict: bool
     token_times: bool
     compat: str | None
+    interference: bool
     survives_fork: bool
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
@@ -67,6 +73,11 @@ class Assessor(Protocol):
 
     def record_gaps(self, gaps: list[int], labels: RequestLabels, context: Context | None) -> None:
         """Record gaps (nanoseconds) of a stream that goes on."""
+
+    def record_step(
+        self, kind: str, seconds: float, requests: int, labels: RequestLabels, context: Context | None
+    ) -> None:
+        """Record an iteration of an engine."""
 
     def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
         """Record a cold-start phase."""
@@ -132,6 +143,16 @@ def claim_in(context: Context | None) -> Claim | None:
     return claim  # type: ignore[no-any-return]  # nobody else has the key
 
 
+class Neighbour:
+    """One request as another one names it in a link: its span, and its request id as far as it is known."""
+
+    __slots__ = ("context", "request_id")
+
+    def __init__(self, context: SpanContext, request_id: str | None) -> None:
+        self.context = context
+        self.request_id = request_id
+
+
 class ProviderCache(Generic[T]):
     """Something made once for each provider, which is held weakly."""
 
@@ -166,7 +187,7 @@ class Runtime:
     ``open_requests``: every request that has not ended, and every ended one whose backend still produces tokens.
     ``dropped``: requests whose handle is gone; a finalizer appends there and does nothing else.  ``record_exceptions``:
     whether an exception leaves its message and stack on the span, or its type alone.  ``endings``: how an exception
-    ends a request; ``configure(endings=)`` extends it.
+    ends a request; ``configure(endings=)`` extends it.  ``engines``: the interval logs of the engines.
     """
 
     def __init__(self) -> None:
@@ -175,7 +196,9 @@ class Runtime:
         self.sources: ProviderCache[Any] = ProviderCache()
         self.record_exceptions = False
         self.endings = ENDINGS
+        self.engines = EngineLogs()
         self.forked = False
+        self._offset: int | None = None
         self._tickets = itertools.count(1)
         self._processors: list[weakref.ref[Any]] = []
         self._by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -183,6 +206,19 @@ class Runtime:
         self._foreign_order: deque[tuple[int, int]] = deque()
         self._sweep = _Sweep()
         self._busy = threading.local()
+
+    def offset(self, measured: int) -> int:
+        """Return what turns a reading of the monotonic clock into epoch nanoseconds, the same for all requests.
+
+        Two measurements of it differ by the time between two reads of a clock.  Were each request to use its own, times
+        that are given to two of them in epoch nanoseconds could not be compared to the nanosecond.  A wall clock that
+        was set, or has drifted further, replaces it; requests that are open keep theirs.
+        """
+        known = self._offset
+        if known is not None and abs(measured - known) <= OFFSET_TOLERANCE_NS:
+            return known
+        self._offset = measured
+        return measured
 
     # Processors.
 
@@ -325,6 +361,7 @@ class Runtime:
         """Return the runtime of a child that was just forked: processors and switches, nothing that was open."""
         child = Runtime()
         child.record_exceptions, child.endings = self.record_exceptions, self.endings
+        child.engines = self.engines.fresh()
         child.forked = True
         for processor in self.processors():
             child.add_processor(processor)

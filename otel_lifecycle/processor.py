@@ -22,7 +22,7 @@ from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
-from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild
+from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._log import logger, say
 from otel_lifecycle._runtime import claim_in, runtime
@@ -38,7 +38,8 @@ class LifecycleSpanProcessor(SpanProcessor):
     where the metrics go; the global one by default.  ``dominance_threshold``: the share, in (0, 1], from which a stage
     is the bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for
     tests and development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that
-    engine's ``gen_ai.latency.*`` attributes besides.
+    engine's ``gen_ai.latency.*`` attributes besides.  ``interference=False``: nobody works out which other requests
+    held one.
 
     Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
     """
@@ -53,6 +54,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         strict: bool = False,
         token_times: bool = False,
         compat: str | None = None,
+        interference: bool = True,
     ) -> None:
         if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
             raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
@@ -62,13 +64,14 @@ class LifecycleSpanProcessor(SpanProcessor):
             raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
         if compat not in COMPAT:
             raise ConfigurationError(f"compat is {compat!r:.80}; it must be None or 'vllm'")
-        for name, flag in (("strict", strict), ("token_times", token_times)):
+        for name, flag in (("strict", strict), ("token_times", token_times), ("interference", interference)):
             if not isinstance(flag, bool):
                 raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
         self.survives_fork = False
         self.strict = strict
         self.token_times = token_times
         self.compat = compat
+        self.interference = interference
         self._next = next
         self._threshold = check_threshold(dominance_threshold)
         self._slo = slo
@@ -149,6 +152,13 @@ class LifecycleSpanProcessor(SpanProcessor):
         """Record gaps, in nanoseconds, of a stream that goes on."""
         self._guard("record", self._instruments.gaps, gaps, labels, context)
 
+    def record_step(
+        self, kind: str, seconds: float, requests: int, labels: RequestLabels, context: Context | None
+    ) -> None:
+        """Record an iteration of an engine."""
+        for metric, value in ((semconv.STEP_DURATION, seconds), (semconv.STEP_REQUESTS, requests)):
+            self._guard("record", self._instruments.single, metric, value, labels, kind, context=context)
+
     def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
         """Record a cold-start phase."""
         self._guard("record", self._instruments.startup, phase, seconds, model, context)
@@ -163,8 +173,11 @@ class LifecycleSpanProcessor(SpanProcessor):
         if not is_lifecycle(span):
             return span
         finished, violations = read_foreign(span)
+        first = runtime().first_sight(span.context.trace_id, span.context.span_id)
+        if first and self.interference:
+            finished = with_interference(span, finished)
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
-        if runtime().first_sight(span.context.trace_id, span.context.span_id):
+        if first:
             context = set_span_in_context(NonRecordingSpan(span.context), Context())
             self._instruments.finished(finished, verdict, context)
         if self._next is None:

@@ -101,6 +101,10 @@ VIOLATION_KIND: Final = "inference.violation.kind"
 VIOLATION_STATE: Final = "inference.violation.state"
 VIOLATION_EVENT: Final = "inference.violation.event"
 SLO_OBJECTIVE: Final = "inference.slo.objective"
+SLO_STAGE: Final = "inference.slo.stage"
+QUEUE_CAUSE: Final = "inference.queue.cause"
+STALL_CAUSE: Final = "inference.stall.cause"
+STEP_KIND: Final = "inference.step.kind"
 STARTUP_PHASE: Final = "inference.startup.phase"
 STARTUP_PARAMETER_PREFIX: Final = "inference.startup.parameter."
 HARDWARE: Final = "inference.hardware"
@@ -181,6 +185,7 @@ DURATION_BUCKETS: Final = (
     0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28,
     2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
 )  # fmt: skip
+BATCH_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 GEN_AI_DURATION_BUCKETS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -276,8 +281,8 @@ REQUESTS: Final = Metric(
     name="inference.requests",
     kind="counter",
     unit="{request}",
-    description="Requests that ended, by outcome, by the stage a failure came in and by bottleneck.",
-    attributes=(OUTCOME, FAILURE_STAGE, BOTTLENECK, ERROR_TYPE),
+    description="Requests that ended, by outcome, by the stage a failure came in, by bottleneck and its cause.",
+    attributes=(OUTCOME, FAILURE_STAGE, BOTTLENECK, BOTTLENECK_CAUSE, ERROR_TYPE),
 )
 TOKENS: Final = Metric(
     name="inference.tokens",
@@ -304,8 +309,8 @@ SLO_RESULTS: Final = Metric(
     name="inference.slo.results",
     kind="counter",
     unit="{request}",
-    description="Objectives judged, and whether they were met.",
-    attributes=(SLO_OBJECTIVE, SLO_MET),
+    description="Objectives judged, whether they were met, and the stage that took most of the time of a missed one.",
+    attributes=(SLO_OBJECTIVE, SLO_MET, SLO_STAGE),
 )
 ACTIVE_REQUESTS: Final = Metric(
     name="inference.active_requests",
@@ -334,6 +339,36 @@ STARTUP_DURATION: Final = Metric(
     description="Duration of a cold-start phase.",
     attributes=(STARTUP_PHASE,),
     buckets=DURATION_BUCKETS,
+)
+QUEUE_TIME: Final = Metric(
+    name="inference.queue.time",
+    kind="counter",
+    unit="s",
+    description="Queue wait, divided among the stages that other requests of the engine were in meanwhile, and idle.",
+    attributes=(QUEUE_CAUSE,),
+)
+STALLED_TIME: Final = Metric(
+    name="inference.stall.time",
+    kind="counter",
+    unit="s",
+    description="Time of unusually long gaps between tokens, by what went on meanwhile.",
+    attributes=(STALL_CAUSE,),
+)
+STEP_DURATION: Final = Metric(
+    name="inference.step.duration",
+    kind="histogram",
+    unit="s",
+    description="Duration of an iteration of the engine.",
+    attributes=(STEP_KIND,),
+    buckets=TOKEN_GAP_BUCKETS,
+)
+STEP_REQUESTS: Final = Metric(
+    name="inference.step.requests",
+    kind="histogram",
+    unit="{request}",
+    description="Requests in an iteration of the engine.",
+    attributes=(STEP_KIND,),
+    buckets=BATCH_BUCKETS,
 )
 CACHE_USAGE: Final = Metric(
     name="inference.cache.usage",
@@ -372,6 +407,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     OLDEST_REQUEST_AGE,
     PREEMPTION_COUNT,
     STARTUP_DURATION,
+    QUEUE_TIME,
+    STALLED_TIME,
+    STEP_DURATION,
+    STEP_REQUESTS,
     CACHE_USAGE,
     MEMORY_USED,
     DEVICE_UTILIZATION,

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from otel_lifecycle._guard import guard
+from otel_lifecycle._runtime import runtime
 
 if TYPE_CHECKING:
     from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
@@ -39,6 +40,12 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1,localhost")
+
+
+@pytest.fixture(autouse=True)
+def _idle_engines() -> None:
+    """Start with empty logs of the engines: requests of other tests are no neighbours."""
+    runtime().engines = runtime().engines.fresh()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ PUBLIC = [
     "compute_request_metrics",
     "configure",
     "current",
+    "engine_step",
     "monotonic",
     "replay_request_events",
     "request",

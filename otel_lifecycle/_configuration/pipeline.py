@@ -62,6 +62,7 @@ class Pipeline:
             strict=settings.strict,
             token_times=settings.token_times,
             compat=settings.compat,
+            interference=settings.interference,
         )
         self.processor.survives_fork = self.owns_spans and self.owns_meters
         self.tracer_provider = _tracer_provider(settings, resource) if tracer_provider is None else tracer_provider

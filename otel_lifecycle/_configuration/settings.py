@@ -65,6 +65,9 @@ class Settings:
     token_times: bool = False
     compat: str | None = None
     record_exceptions: bool = False
+    interference: bool = True
+    culprit_ids: bool = True
+    engine_shared: bool = False
     handle_sigterm: bool = True
     shutdown_timeout: float = DEFAULT_SHUTDOWN_S
     resources: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
@@ -98,6 +101,9 @@ def read_settings(
         token_times=reader.flag("token_times"),
         compat=reader.choice("compat", ("vllm",)),
         record_exceptions=reader.flag("record_exceptions"),
+        interference=reader.flag("interference", default=True),
+        culprit_ids=reader.flag("culprit_ids", default=True),
+        engine_shared=reader.flag("engine_shared"),
         handle_sigterm=reader.flag("handle_sigterm", default=True),
         shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),
         resources=_resources(arguments.get("resources")),

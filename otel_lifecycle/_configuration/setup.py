@@ -15,6 +15,7 @@ from opentelemetry import metrics, trace
 
 from otel_lifecycle._configuration import process_exit
 from otel_lifecycle._configuration.settings import SIGNALS, Settings, read_settings
+from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._log import logger
 from otel_lifecycle._runtime import runtime
@@ -76,6 +77,9 @@ def configure(
     token_times: bool | None = None,
     compat: str | None = None,
     record_exceptions: bool | None = None,
+    interference: bool | None = None,
+    culprit_ids: bool | None = None,
+    engine_shared: bool | None = None,
     shutdown_timeout: float | None = None,
     handle_sigterm: bool | None = None,
     file: str | None = None,
@@ -91,8 +95,11 @@ def configure(
     ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  ``handle_sigterm``:
     send what is left before SIGTERM ends the process, where nobody else handles it (the default).  ``file``: write
     OTLP JSON lines there, ``{pid}`` standing for the process; instead of OTLP, or beside it where an endpoint or an
-    exporter is named.  ``file_max_mb``: megabytes from which a file is put aside; five are kept.  Each is also
-    OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
+    exporter is named.  ``file_max_mb``: megabytes from which a file is put aside; five are kept.
+    ``interference``: work out which other requests held one (the default).  ``culprit_ids``: give their request ids in
+    the links to them (the default); they may belong to another tenant.  ``engine_shared``: other processes feed the
+    same engine, so this one cannot know what a request waited for.  Each is also OTEL_LIFECYCLE_<NAME> (the SLO:
+    _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
     Where the app has set global providers, the processor is added to them and nothing is replaced; a warning names the
     arguments that cannot apply there.  A second call is ignored with a warning.
@@ -146,6 +153,9 @@ def _install(settings: Settings, own: dict[str, Any]) -> None:
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     _default.own = own
     runtime().record_exceptions = settings.record_exceptions
+    runtime().engines = EngineLogs(
+        enabled=settings.interference, shared=settings.engine_shared, name_culprits=settings.culprit_ids
+    )
     _default.settings, _default.pid = settings, os.getpid()
     _default.pipeline = Pipeline(settings, **_default.own)
     if "tracer_provider" not in own and not isinstance(tracers, ForkSafeTracerProvider):

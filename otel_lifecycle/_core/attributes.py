@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
 
 AttributeValue: TypeAlias = str | bool | int | float
@@ -39,6 +40,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
         **_preemption(finished, verdict),
         **_gaps(finished, verdict),
         **_notes(finished, verdict),
+        **(_interference(finished.interference, verdict) if finished.interference is not None else {}),
     }
     if compat == "vllm":
         attributes.update(_vllm(verdict))
@@ -102,6 +104,33 @@ def _notes(finished: Finished, verdict: Verdict) -> Attributes:
         semconv.DELIVERED: None if finished.delivered is None else finished.delivered / SECOND,
         semconv.SLO_MET: met,
     }
+
+
+def _interference(found: Interference, verdict: Verdict) -> Attributes:
+    """Write who held the request; parts of a split are written even where they are 0, because they add up."""
+    queue, stalls, split = found.queue, found.stalls, found.stall_split
+    attributes: Attributes = {
+        semconv.QUEUE_AHEAD: found.ahead,
+        semconv.QUEUE_RUNNING: found.running,
+        semconv.COMPANY_PREFILL: found.company_prefill,
+        semconv.COMPANY_DECODE: found.company_decode,
+        semconv.BOTTLENECK_CAUSE: verdict.cause,
+        semconv.INTERFERENCE_COMPLETE: None if found.complete else False,
+    }
+    if queue is not None:
+        attributes[semconv.QUEUE_BESIDE_PREPROCESSING] = queue.preprocessing / SECOND
+        attributes[semconv.QUEUE_BESIDE_PREFILL] = queue.prefill / SECOND
+        attributes[semconv.QUEUE_BESIDE_DECODE] = queue.decode / SECOND
+        attributes[semconv.QUEUE_IDLE] = queue.idle / SECOND
+    if stalls is not None:
+        attributes[semconv.STALL_COUNT] = len(stalls.intervals)
+        attributes[semconv.STALL_TIME] = stalls.time / SECOND
+        attributes[semconv.STALL_MAX] = None if stalls.longest is None else stalls.longest / SECOND
+    if split is not None and stalls is not None and stalls.intervals:
+        attributes[semconv.STALL_PREFILL] = split.prefill / SECOND
+        attributes[semconv.STALL_PREEMPTION] = split.preemption / SECOND
+        attributes[semconv.STALL_UNEXPLAINED] = split.unexplained / SECOND
+    return attributes
 
 
 def _vllm(verdict: Verdict) -> Attributes:

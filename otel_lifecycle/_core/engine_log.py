@@ -6,7 +6,8 @@ slot that overlaps it.  Slots may be fed in any order and at any times: a reques
 later has the same stays as one that was marked live.
 
 Threads.  Requests of many threads share a log.  Its lists are changed under an RLock, for a few operations each.  A
-signal handler may end a request inside such a change: its slot is then left to the call it interrupted.
+signal handler may change them inside such a change: it leaves its own to the call that it interrupted
+(:meth:`EngineLog._change`).
 
 Bounds.  A request that has ended is kept while the stays of all of them are below a maximum.  What is dropped may be
 missed by a request that arrived before it ended; such a request gets no split.
@@ -14,22 +15,28 @@ missed by a request that arrived before it ended; such a request gets no split.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Callable
 from operator import attrgetter
 from threading import RLock
 from typing import Final
 
-from otel_lifecycle._core.engine_slot import EngineSlot
+from otel_lifecycle._core.engine_slot import NEVER, EngineSlot
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import Stalls
 from otel_lifecycle._core.who_held import who_held, windows_of
 
 MAX_PIECES: Final = 4096
-"""Stays of ended requests that a log keeps, about half a megabyte."""
+"""Stays of ended requests that a log keeps, about half a megabyte; as many that only ever waited."""
+
+MAX_OTHERS: Final = 1024
+"""Requests that one is compared with at its end.  Where more of them ran beside it, the split is absent: it would cost
+the serving thread a millisecond, and no part of it could be told from another."""
 
 _stopped = attrgetter("stopped")
+_queued_from = attrgetter("queued_from")
 
 
 class EngineLog:
@@ -39,19 +46,38 @@ class EngineLog:
     ended requests that are no longer kept.
     """
 
-    __slots__ = ("_ended", "_inserting", "_kept", "_lock", "_open", "_waiting", "dropped", "dropped_to", "shared")
+    __slots__ = (
+        "_ended",
+        "_changes",
+        "_changing",
+        "_kept",
+        "_left",
+        "_lock",
+        "_open",
+        "_queued",
+        "_ran",
+        "dropped",
+        "dropped_to",
+        "shared",
+    )
 
     def __init__(self, *, shared: bool = False) -> None:
         self.shared = shared
         self.dropped = 0
-        self.dropped_to = -1
+        self.dropped_to = -NEVER
         self._open: dict[EngineSlot, None] = {}
+        # Those of the open ones that ran, or may have; and those that wait, by when they joined the queue.  A jammed
+        # queue holds thousands: who ends must not look at each of them.
+        self._ran: dict[EngineSlot, None] = {}
+        self._queued: list[EngineSlot] = []
         # In the order of their ends, so that one bisection finds all that overlap a request.
         self._ended: list[EngineSlot] = []
         self._kept = 0
+        # When requests that never ran joined the queue, and when they left it, each sorted: all that counting needs.
+        self._left: tuple[list[int], list[int]] = ([], [])
         self._lock = RLock()
-        self._waiting: deque[EngineSlot] = deque()
-        self._inserting = False
+        self._changes: deque[tuple[Callable[[EngineSlot], None], EngineSlot]] = deque()
+        self._changing = False
 
     @property
     def idle(self) -> bool:
@@ -61,12 +87,52 @@ class EngineLog:
     def open(self, who: object, shape: str, at: int | None) -> EngineSlot:
         """Add a request that arrived at a time, None for unknown; ``who`` names it where it turns out a culprit."""
         slot = EngineSlot(who, shape, at)
-        self._open[slot] = None
+        self.adopt(slot)
         return slot
+
+    def adopt(self, slot: EngineSlot) -> None:
+        """Add an open request; one that turned out to compete for this engine may have run already."""
+        self._open[slot] = None
+        self._change(self._seat, slot)
+
+    def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
+        """Change the lists alone: a call that interrupted another one on the same thread leaves its change to that."""
+        with self._lock:
+            self._changes.append((change, slot))
+            if self._changing:
+                return
+            self._changing = True
+            try:
+                while self._changes:
+                    waiting, its_slot = self._changes.popleft()
+                    waiting(its_slot)
+            finally:
+                self._changing = False
 
     def move(self, slot: EngineSlot, state: str, at: int | None) -> None:
         """Note that a request entered a state; at None it did so at an unknown time."""
         slot.move(state, at)
+        if slot not in self._ran:
+            self._change(self._seat, slot)
+
+    def _seat(self, slot: EngineSlot) -> None:
+        """Put an open request where those that end look for it."""
+        if slot not in self._open:
+            return
+        if slot.began != NEVER or not slot.steady:
+            self._leave_queue(slot)
+            self._ran[slot] = None
+        elif slot.queued_from != NEVER and not slot.queued:
+            slot.queued = True
+            insort(self._queued, slot, key=_queued_from)
+
+    def _leave_queue(self, slot: EngineSlot) -> None:
+        if slot.queued:
+            slot.queued = False
+            place = bisect_left(self._queued, slot.queued_from, key=_queued_from)
+            while self._queued[place] is not slot:
+                place += 1
+            del self._queued[place]
 
     def end(self, slot: EngineSlot, at: int | None, *, by: int, apart: bool = False) -> None:
         """Note the end of a request; ``by``: when it was known to have ended.
@@ -76,24 +142,26 @@ class EngineLog:
         slot.end(at, by)
         if apart:
             slot.doubt(by if slot.arrived is None else slot.arrived, by)
-        with self._lock:
-            self._waiting.append(slot)
-            self._open.pop(slot, None)
-            if self._inserting:
-                return
-            self._inserting = True
-            try:
-                while self._waiting:
-                    self._insert(self._waiting[0])
-                    self._waiting.popleft()
-            finally:
-                self._inserting = False
+        self.enter(slot)
+
+    def enter(self, slot: EngineSlot) -> None:
+        """Add a request that has ended: one that was open here, or one that was read from its events."""
+        self._change(self._insert, slot)
 
     def forget(self, slot: EngineSlot) -> None:
-        """Drop an open request that nobody ends: a forked child inherits requests of its parent."""
+        """Drop an open request without an end: it competes for another engine."""
+        self._change(self._unseat, slot)
+
+    def _unseat(self, slot: EngineSlot) -> None:
         self._open.pop(slot, None)
+        self._ran.pop(slot, None)
+        self._leave_queue(slot)
 
     def _insert(self, slot: EngineSlot) -> None:
+        self._unseat(slot)
+        if slot.steady and slot.began == NEVER:
+            self._count_waiter(slot)
+            return
         ended = self._ended
         if ended and ended[-1].stopped > slot.stopped:
             insort(ended, slot, key=_stopped)
@@ -107,14 +175,25 @@ class EngineLog:
             self.dropped += len(gone.pieces)
             self.dropped_to = max(self.dropped_to, gone.stopped)
 
+    def _count_waiter(self, slot: EngineSlot) -> None:
+        if slot.queued_from >= slot.stopped:
+            # It never waited, or for no time: then it was ahead of nobody.
+            return
+        joined, left = self._left
+        insort(joined, slot.queued_from)
+        insort(left, slot.stopped)
+        if len(joined) > MAX_PIECES:
+            # The two that go need not be one request's: after both times they cancel out all the same.
+            del joined[0]
+            self.dropped += 1
+            self.dropped_to = max(self.dropped_to, left.pop(0))
+
     def _others(self, own: EngineSlot, since: int) -> list[EngineSlot]:
-        """Return every other slot that may overlap what happened after ``since``."""
+        """Return every other slot that may have run after ``since``."""
         with self._lock:
             ended = self._ended
-            found = [*self._open, *ended[bisect_right(ended, since, key=_stopped) :]]
-            if self._waiting:
-                # Inside an insertion that a signal handler interrupted: the slot may be in two places.
-                found = list(dict.fromkeys([*found, *self._waiting]))
+            # A signal handler that asks in the middle of a change may miss the one request that is being changed.
+            found = [*self._ran, *ended[bisect_right(ended, since, key=_stopped) :]]
         if found and found[-1] is own:
             # It ended just now, as the last one: nearly always.
             found.pop()
@@ -122,13 +201,28 @@ class EngineLog:
             found.remove(own)
         return found
 
-    def interference(self, slot: EngineSlot, report: Report, stalls: Stalls | None) -> Interference:
+    def _still_ahead(self, arrival: int) -> int:
+        """Return how many requests that have not run since waited when another one arrived."""
+        with self._lock:
+            joined, left = self._left
+            waiting = bisect_left(self._queued, arrival, key=_queued_from)
+            gave_up = bisect_left(joined, arrival) - bisect_right(left, arrival)
+        return waiting + gave_up
+
+    def interference(
+        self, slot: EngineSlot, report: Report, stalls: Stalls | None, *, full: bool = True
+    ) -> Interference:
         """Return what the other requests did to one that has ended.
 
         ``report`` has its times on the log's axis, ``stalls`` what it claims of itself (None: too few gaps).
+        ``full``: culprits too, which only a recorded span shows.
         """
         windows = windows_of(report)
         if windows is None or windows.first < self.dropped_to:
             # Nothing to compare, or what it would be compared with is gone.
             return Interference(stalls=stalls)
-        return who_held(slot, self._others(slot, windows.first), windows, stalls, shared=self.shared)
+        others = self._others(slot, windows.first)
+        if len(others) > MAX_OTHERS:
+            return Interference(stalls=stalls)
+        waiting = 0 if windows.arrival is None else self._still_ahead(windows.arrival)
+        return who_held(slot, others, windows, stalls, waiting=waiting, shared=self.shared, full=full)

@@ -17,7 +17,8 @@ MAX_SLOT_PIECES: Final = 256
 """Stays of one request; one that is preempted more often than this is unsure from then on."""
 
 NEVER: Final = 2**63
-"""Later than every time: the end of what has not ended."""
+"""Later than every time: the end of what has not ended.  Its negative is earlier than every time, which no number near
+0 is: a reading of the clock is negative where somebody gives a time before the machine was started."""
 
 QUEUE: Final = "queue"
 PREEMPTED: Final = "preempted"
@@ -40,8 +41,9 @@ class EngineSlot:
 
     ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how many of them count, the stage it is in, and
     since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``: when it joined the queue, first ran, and
-    ended.  ``steady``: it ran from ``began`` to ``stopped`` without a break and without doubt, so these three say
-    everything about its running.  ``unsure``: stretches in which it may have run.
+    ended; ``queued``: the log has it among those that wait.  ``steady``: it ran from ``began`` to ``stopped`` without a
+    break and without doubt, so these three say everything about its running.  ``unsure``: stretches in which it may
+    have run.
     """
 
     __slots__ = (
@@ -51,6 +53,7 @@ class EngineSlot:
         "arrived",
         "began",
         "pieces",
+        "queued",
         "queued_from",
         "steady",
         "stopped",
@@ -64,6 +67,7 @@ class EngineSlot:
         self.who = who
         self.arrived = at
         self.queued_from = NEVER if first or at is None else at
+        self.queued = False
         self.began = self.stopped = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
@@ -140,5 +144,5 @@ class EngineSlot:
         """Return the stretches in which it may have run, the one that goes on included."""
         _, stage, since = self.view
         if since is None and (self._may_run or stage in _MAY_RUN):
-            return [*self.unsure, (self._doubt_from or 0, self.stopped)]
+            return [*self.unsure, (-NEVER if self._doubt_from is None else self._doubt_from, self.stopped)]
         return [(start, min(end, self.stopped)) for start, end in self.unsure]

@@ -92,10 +92,11 @@ def _of_engine(entries: list[_Entry]) -> Iterable[tuple[_Entry, Interference]]:
             continue
         near = entries[bisect_left(starts, windows.first - longest) : bisect_left(starts, windows.last + 1)]
         others = [other.slot for other in near if other is not entry and other.slot.stopped > windows.first]
-        yield entry, who_held(entry.slot, others, windows, _stalls(entry.report))
+        yield entry, who_held(entry.slot, others, windows, stalls_in(entry.report))
 
 
-def _stalls(report: Report) -> Stalls | None:
+def stalls_in(report: Report) -> Stalls | None:
+    """Return the stalls that a whole report claims; None of too few gaps."""
     usual = usual_gap(sorted(report["itl"]))
     if usual is None:
         return None

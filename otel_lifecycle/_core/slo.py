@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import shown
 from otel_lifecycle._core.values import seconds
 from otel_lifecycle.errors import ConfigurationError
@@ -46,3 +47,18 @@ class Slo:
             if limit is not None and figures.get(name) is not None
         }
         return {**verdict, WHOLE: completed and all(verdict.values())}
+
+
+def missed_stages(results: Mapping[str, bool], stages: Mapping[str, float], shape: str) -> dict[str, str]:
+    """Return, of each objective that was missed, the stage that took most of the time it covers.
+
+    TTFT covers the stages up to the first token, TPOT the decode, E2E all of them.  Where one of those is not known,
+    nothing is said.  ``stages``: the seconds of each that is known.
+    """
+    every = [stage.name for stage in get_shape(shape).stages]
+    covered = {"ttft": [name for name in every if name != "decode"], "tpot": ["decode"], "e2e": every}
+    return {
+        name: max(covered[name], key=stages.__getitem__)
+        for name, met in results.items()
+        if not met and name in covered and stages.keys() >= set(covered[name])
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from otel_lifecycle._core.engine_slot import QUEUE, RUNNING, EngineSlot
+from otel_lifecycle._core.engine_slot import NEVER, QUEUE, RUNNING, EngineSlot
 from otel_lifecycle._core.overlap import Piece
 
 Window: TypeAlias = "tuple[int, int] | None"
@@ -86,7 +86,7 @@ def _stays(slot: EngineSlot) -> list[Stay]:
 def _add_partly(slots: list[EngineSlot], windows: Windows, seen: Survey) -> Survey:
     """Add requests that began or ended meanwhile, or that were interrupted."""
     ahead, running, in_prefill, in_decode, beside, throughout, stages, unsure = seen
-    arrival = -1 if windows.arrival is None else windows.arrival
+    arrival = -NEVER if windows.arrival is None else windows.arrival
     wait_from, wait_to = windows.wait or _NOTHING
     for slot in slots:
         if slot.steady:

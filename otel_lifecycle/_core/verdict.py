@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from otel_lifecycle._core.interference import Cause, Interference, QueueSplit, StallSplit
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.metrics import RequestMetrics, request_metrics
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, dominant, stage_shares
 from otel_lifecycle._core.report import Report
-from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._core.slo import Slo, missed_stages
 from otel_lifecycle._core.workload import quantile
 from otel_lifecycle.errors import InvalidValue
 from otel_lifecycle.semconv import VIOLATION_KINDS, WIRE_STAGE
@@ -23,6 +24,7 @@ from otel_lifecycle.semconv import VIOLATION_KINDS, WIRE_STAGE
 SECOND = 1e9
 """Nanoseconds in a second; dividing by it rounds once, multiplying by 1e-9 twice."""
 
+NO_INTERFERENCE: Final = Interference()
 DURATIONS = ("queue_wait", "preprocessing", "prefill", "ttft", "tpot", "decode_time", "token_span", "e2e")
 
 
@@ -33,6 +35,8 @@ class Finished:
     ``usage``: the token counts the server gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.
     ``gaps_held``: whether ``report['itl']`` has every gap; ``longest_folded``: the longest of those it no longer has.
     ``truncated``: the SDK dropped events of the span, so the rest proves nothing about the server.
+    ``gaps``: ``report['itl']`` sorted, by whoever needed it before; None: nobody did.  ``interference``: what the other
+    requests of its engine did to it; None where nobody kept a log of them.
     """
 
     report: Report
@@ -48,6 +52,8 @@ class Finished:
     client_disconnected: bool = False
     delivered: int | None = None
     labels: RequestLabels = field(default_factory=RequestLabels)
+    gaps: list[int] | None = None
+    interference: Interference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,9 @@ class Verdict:
     ``seconds``: the durations of the contract that are known.  ``stages``: seconds of every stage that finished
     (decode: by any end), under its name on the wire.  ``gaps``: every ITL sample at hand, sorted, in nanoseconds.
     ``output_tokens``: as the marks count them, or else the usage figure; ``streamed_tokens`` the same, unless what was
-    streamed were ``streamed_chunks`` of unknown size.  ``slo``: the objectives that were judged.
+    streamed were ``streamed_chunks`` of unknown size.  ``slo``: the objectives that were judged; ``slo_stages``: of
+    each that was missed, the stage that took most of the time it covers.  ``cause``: what held the bottleneck.
+    ``queue_time`` and ``stall_time``: seconds of both by cause, without those that are zero.
     ``convention_time_per_output_token``: the GenAI convention's own figure, (e2e - ttft) / (tokens after the first).
     """
 
@@ -74,7 +82,11 @@ class Verdict:
     dominant_share: float | None
     preempted: float | None
     slo: Mapping[str, bool] | None
+    slo_stages: Mapping[str, str]
     convention_time_per_output_token: float | None
+    cause: Cause | None
+    queue_time: Mapping[str, float]
+    stall_time: Mapping[str, float]
 
     @property
     def dominant_stage(self) -> str | None:
@@ -98,22 +110,35 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
     completed = report["status"] == "completed"
     judged = slo is not None and report["status"] != "incomplete"
     failed_in = report["failure_stage"]
+    stages = _stages(report, seconds)
+    slo_results = slo.judge(seconds, completed=completed) if judged and slo is not None else None
+    held = finished.interference or NO_INTERFERENCE
     return Verdict(
         outcome=report["status"],
         failure_stage=None if failed_in is None else WIRE_STAGE[failed_in],
         seconds=seconds,
-        stages=_stages(report, seconds),
+        stages=stages,
         output_tokens=report["output_tokens"],
         streamed_tokens=metrics["streamed_tokens"],
         streamed_chunks=report.get("streamed_chunks"),
-        gaps=sorted(report["itl"]),
+        gaps=sorted(report["itl"]) if finished.gaps is None else finished.gaps,
         shares=shares,
         bottleneck=bottleneck,
         dominant_share=share,
         preempted=_preempted(report),
         convention_time_per_output_token=_convention_time_per_token(report, metrics),
-        slo=slo.judge(seconds, completed=completed) if judged and slo is not None else None,
+        slo=slo_results,
+        slo_stages=missed_stages(slo_results or {}, stages, report["shape"]),
+        cause=held.cause(bottleneck, metrics["decode_time"]),
+        queue_time=_by_cause(held.queue),
+        stall_time=_by_cause(held.stall_split),
     )
+
+
+def _by_cause(split: QueueSplit | StallSplit | None) -> dict[str, float]:
+    if split is None:
+        return {}
+    return {cause: time / SECOND for cause in split.__slots__ if (time := getattr(split, cause))}
 
 
 def _shares(finished: Finished, metrics: RequestMetrics) -> dict[str, float] | None:

@@ -25,17 +25,29 @@ from otel_lifecycle._core.survey import Survey, Window, Windows, survey
 
 
 def who_held(
-    own: EngineSlot, others: list[EngineSlot], windows: Windows, stalls: Stalls | None, *, shared: bool = False
+    own: EngineSlot,
+    others: list[EngineSlot],
+    windows: Windows,
+    stalls: Stalls | None,
+    *,
+    waiting: int = 0,
+    shared: bool = False,
+    full: bool = True,
 ) -> Interference:
-    """Return what the others did to one request.  ``shared``: there are further ones that nobody here sees."""
-    split, stallers = _split_stalls(own, others, stalls)
+    """Return what the others did to one request.
+
+    ``waiting``: so many more waited at its arrival and have not run since.  ``shared``: there are further ones that
+    nobody here sees.  ``full``: culprits too.
+    """
+    split, stallers = _split_stalls(own, others, stalls, full=full)
     if shared:
+        # Idle and every share of the wait would be wrong, and so would be the numbers of others.
         return Interference(stalls=stalls, stall_split=split, culprits=tuple(stallers), complete=False)
     seen = survey(others, windows)
-    queue, queuers = _split_wait(windows.wait, seen)
+    queue, queuers = _split_wait(windows.wait, seen, full=full)
     known = windows.arrival is not None
     return Interference(
-        ahead=seen.ahead if known else None,
+        ahead=seen.ahead + waiting if known else None,
         running=seen.running if known else None,
         queue=queue,
         stalls=stalls,
@@ -76,14 +88,14 @@ def windows_of(report: Report) -> Windows | None:
     return Windows(known.get("arrival"), wait, prefill, decode, min(known.values()), max(known.values()))
 
 
-def _split_wait(wait: Window, seen: Survey) -> tuple[QueueSplit | None, list[Culprit]]:
+def _split_wait(wait: Window, seen: Survey, *, full: bool) -> tuple[QueueSplit | None, list[Culprit]]:
     if wait is None:
         return None, []
     whole = wait[1] - wait[0]
     many = len(seen.stages)
     shares = divide(seen.beside, [wait], many) if seen.beside else undivided(whole, many)
     split = queue_split(shares, {stage: seen.stages.count(stage) for stage in set(seen.stages)}, whole)
-    if whole < CULPRIT_NS:
+    if not full or whole < CULPRIT_NS:
         return split, []
     times: dict[EngineSlot, int] = {}
     for (other, _), time in shares.scaled.items():
@@ -94,7 +106,7 @@ def _split_wait(wait: Window, seen: Survey) -> tuple[QueueSplit | None, list[Cul
 
 
 def _split_stalls(
-    own: EngineSlot, others: list[EngineSlot], stalls: Stalls | None
+    own: EngineSlot, others: list[EngineSlot], stalls: Stalls | None, *, full: bool
 ) -> tuple[StallSplit | None, list[Culprit]]:
     if stalls is None:
         return None, []
@@ -116,7 +128,7 @@ def _split_stalls(
         preemption=stalls.time - sum(end - start for start, end in rest),
         unexplained=shares.idle,
     )
-    return split, culprits(shares.scaled, shares.scale, shares.covered, "stall")
+    return split, culprits(shares.scaled, shares.scale, shares.covered, "stall") if full else []
 
 
 def _decodes_since(slot: EngineSlot, time: int) -> bool:

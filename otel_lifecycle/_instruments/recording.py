@@ -47,14 +47,19 @@ class FinishedRequest(NamedTuple):
     def _fold_outcome(self, labels: LabelSet, error: str | None) -> None:
         finished, verdict, moment = self
         outcome, seconds = verdict.outcome, verdict.seconds
-        labels.add((1, moment), semconv.REQUESTS, outcome, verdict.failure_stage, verdict.bottleneck, error)
+        own = (outcome, verdict.failure_stage, verdict.bottleneck, verdict.cause, error)
+        labels.add((1, moment), semconv.REQUESTS, *own)
         for metric, name in _DURATIONS:
             if name in seconds:
                 labels.add((seconds[name], moment), metric, outcome)
         for state, count in finished.preemptions.items():
             labels.add((count, moment), semconv.PREEMPTION_COUNT, semconv.WIRE_STAGE[state])
         for objective, met in (verdict.slo or {}).items():
-            labels.add((1, moment), semconv.SLO_RESULTS, objective, met)
+            labels.add((1, moment), semconv.SLO_RESULTS, objective, met, verdict.slo_stages.get(objective))
+        for cause, lost in verdict.queue_time.items():
+            labels.add((lost, moment), semconv.QUEUE_TIME, cause)
+        for cause, lost in verdict.stall_time.items():
+            labels.add((lost, moment), semconv.STALLED_TIME, cause)
 
     def _fold_tokens(self, labels: LabelSet) -> None:
         finished, verdict, moment = self

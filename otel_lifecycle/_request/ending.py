@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from otel_lifecycle._core.endings import Terminal
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
@@ -24,6 +25,7 @@ from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle._request.conditions import RequestConditions
+from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tokens_after_end import TokensAfterEnd
@@ -36,7 +38,8 @@ class RequestEnding:
 
     ``assessor``: the processor it belongs to.  ``ticket``: its number in the runtime.  ``provisional``: its answer is
     out, and only an exception that may still come could say otherwise; how it ends if none does, and when.
-    ``silenced``: its processor was shut down, so what its handle does now is ignored.
+    ``silenced``: its processor was shut down, so what its handle does now is ignored.  ``seat``: its place in the log
+    of its engine.
     """
 
     __slots__ = (
@@ -54,6 +57,7 @@ class RequestEnding:
         "finished",
         "late",
         "provisional",
+        "seat",
         "silenced",
         "ticket",
     )
@@ -64,6 +68,7 @@ class RequestEnding:
         self._writer = writer
         self.assessor: Assessor | None = None
         self.ticket = 0
+        self.seat: EngineSeat | None = None
         self.provisional: tuple[Terminal | None, Any] | None = None
         self.silenced = False
         self.finished = False
@@ -121,6 +126,9 @@ class RequestEnding:
 
     def _judge(self) -> None:
         try:
+            if self.seat is not None:
+                # Before anything that may fail: a seat that is not left would count as a running neighbour for ever.
+                self.seat.leave(self._state.timeline, self._ended_at)
             finished = self._finished()
             if self.assessor is None and self._writer.span.is_recording():
                 # A recording request that was opened before any processor is adopted at its end.
@@ -152,6 +160,7 @@ class RequestEnding:
         status = state.status or "incomplete"
         report = build_report(timeline, status, token_times=False, usage=output, unmarked=state.unmarked)
         self._report = report
+        gaps = sorted(report["itl"])
         return Finished(
             report=report,
             reason=self._reason,
@@ -165,7 +174,16 @@ class RequestEnding:
             client_disconnected=state.disconnected,
             delivered=state.delivered,
             labels=self._conditions.labels,
+            gaps=gaps,
+            interference=self._interference(report, gaps),
         )
+
+    def _interference(self, report: Report, gaps: list[int]) -> Interference | None:
+        """Return what the other requests of the engine did to it; without culprits where no span shows them."""
+        recorded = self._writer.span.is_recording()
+        if self.seat is None or (self.assessor is None and not recorded):
+            return None
+        return self.seat.interference(report, self._state.timeline, gaps, full=recorded)
 
     def report(self) -> Report | None:
         """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""

@@ -32,6 +32,7 @@ from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.token_offsets import token_offsets
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
+from otel_lifecycle._propagation import links_to_culprits
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
@@ -125,6 +126,9 @@ class SpanWriter:
         apart = state.timeline.clocks_apart()
         self._add_events(state.events, finished, self.end_time(state, ended_at))
         span.set_attributes(end_attributes(finished, verdict, compat=compat))
+        for link in links_to_culprits(finished.interference):
+            # While the span records: an ended one takes no link.
+            span.add_link(link.context, link.attributes)
         if token_times:
             self._set_token_offsets(state.timeline)
         if verdict.outcome in ("failed", "timed_out"):

@@ -22,6 +22,7 @@ from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.conditions import RequestConditions, read_text
 from otel_lifecycle._request.ending import RequestEnding
+from otel_lifecycle._request.engine_seat import take_seat
 from otel_lifecycle._request.facts import RequestFacts, read_attributes
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
@@ -61,6 +62,9 @@ class TrackedRequest(MarkedRequest):
         self.ending.assessor = assessor
         self.state.checker.strict = assessor is not None and assessor.strict
         self.state.arrive(arrived_at_ns)
+        if assessor is None or assessor.interference:
+            shape, context = self.state.timeline.shape.name, self.writer.span.get_span_context()
+            self.state.feed = self.ending.seat = take_seat(self.conditions, shape, self.state.arrived, context)
         self.ending.ticket = runtime().open_request(self)
 
     def _after_call(self) -> None:
@@ -131,6 +135,8 @@ class TrackedRequest(MarkedRequest):
     def _set(self, values: Mapping[str, object]) -> None:
         if self.state.status is None:
             self._facts.set(values)
+            if self.ending.seat is not None:
+                self.ending.seat.rename(self.conditions)
         else:
             self.ending.told_after_end("set")
 

@@ -38,13 +38,17 @@ DEFAULTS = {
 }
 """Attributes that may as well be absent as have these values."""
 
+BESIDE = ("inference.queue.", "inference.stall.", "inference.company.", "inference.bottleneck.cause")
+"""What the other requests of an engine did: here there are none."""
+
 
 def telling(attributes: dict[str, Any]) -> dict[str, Any]:
     """Leave out attributes that say no more than their absence would."""
     return {
         name: value
         for name, value in attributes.items()
-        if name not in DEFAULTS or type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
+        if not name.startswith(BESIDE)
+        and (name not in DEFAULTS or type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name])
     }
 
 

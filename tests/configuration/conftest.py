@@ -8,6 +8,7 @@ import pytest
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle._configuration import setup
+from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._runtime import runtime
 
 
@@ -18,3 +19,4 @@ def fresh_process(fresh_globals: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield
     lifecycle.shutdown(timeout=5)
     runtime().record_exceptions = False
+    runtime().engines = EngineLogs()

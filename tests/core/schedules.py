@@ -28,6 +28,8 @@ class Scheduled:
     shape: str
     moves: tuple[tuple[str, int], ...]
     stalls: tuple[tuple[int, int], ...] | None = None
+    """Gaps of more than 5 ms without their first microsecond; None of a request without tokens."""
+
     events: tuple[dict[str, Any], ...] = field(default=(), compare=False)
 
     @property
@@ -103,18 +105,42 @@ def _scheduled(draw: st.DrawFn, name: str, shapes: Sequence[str]) -> Scheduled:
                 events.append((event, at))
     at += draw(st.integers(0, 15))
     end = "completed" if reached == len(states) else "cancelled"
-    stalls = None
-    decode = [time for state, time in moves if state == "decode"][:1]
-    if decode:
-        cuts = sorted(draw(st.lists(st.integers(decode[0], at), max_size=6)))
-        stalls = tuple((start * TICK, stop * TICK) for start, stop in zip(cuts[::2], cuts[1::2], strict=False))
+    moves.append((end, at))
+    events.append((_END[end], at))
+    tokens = _tokens(draw, [(state, time * TICK) for state, time in moves])
+    timed = [{"event": event, "timestamp": time * TICK} for event, time in events]
+    timed += [{"event": "token", "timestamp": time} for time in tokens]
     return Scheduled(
         name=name,
         shape=shape,
-        moves=tuple((state, time * TICK) for state, time in [*moves, (end, at)]),
-        stalls=stalls,
-        events=tuple({"event": event, "timestamp": time * TICK} for event, time in [*events, (_END[end], at)]),
+        moves=tuple((state, time * TICK) for state, time in moves),
+        stalls=_stalls_by_hand(moves, tokens),
+        # Tokens lie between the ticks at which states change, so that one order of all is right.
+        events=tuple(sorted(timed, key=lambda event: event["timestamp"])),
     )
+
+
+USUAL = 1_000
+"""Nanoseconds between the tokens of the burst that each decode begins with."""
+
+
+def _tokens(draw: st.DrawFn, moves: Sequence[tuple[str, int]]) -> list[int]:
+    """Draw the times of the tokens after the first: a burst, then some at the beginnings of ticks."""
+    stays = [(start, end) for (state, start), (_, end) in pairwise(moves) if state == "decode" and end > start]
+    first = next((start for state, start in moves if state == "decode"), None)
+    if not stays or stays[0][0] != first:
+        return []
+    ticks = [at + TICK // 10 for start, end in stays for at in range(start, end, TICK)]
+    later = draw(st.lists(st.sampled_from(ticks), max_size=5, unique=True))
+    return [first + number * USUAL for number in range(1, 11)] + sorted(later)
+
+
+def _stalls_by_hand(moves: Sequence[tuple[str, int]], tokens: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
+    if not tokens:
+        return None
+    first = next(time * TICK for state, time in moves if state == "decode")
+    gaps = pairwise([first, *tokens])
+    return tuple((start + USUAL, end) for start, end in gaps if end - start > USUAL + 5_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +151,8 @@ class Expected:
     holders: dict[str, Fraction]
     stall: dict[str, int] | None
     stallers: dict[str, Fraction]
+    ahead: int
+    running: int
     company: dict[str, Fraction | None]
 
 
@@ -136,7 +164,21 @@ def expected(request: Scheduled, everybody: Sequence[Scheduled]) -> Expected:
     queue, holders = _queue(request, others, steps)
     stall, stallers = _stall(request, others, steps)
     company = {stage: _company(request.stay(stage), others, steps) for stage in ("prefill", "decode")}
-    return Expected(queue=queue, holders=holders, stall=stall, stallers=stallers, company=company)
+    return Expected(
+        queue=queue,
+        holders=holders,
+        stall=stall,
+        stallers=stallers,
+        ahead=sum(_waits(other, request.arrival) for other in others),
+        running=sum(other.runs(request.arrival) for other in others),
+        company=company,
+    )
+
+
+def _waits(request: Scheduled, at: int) -> bool:
+    """Whether a request has been waiting at a time, and goes on to."""
+    wait = request.stay("queued")
+    return wait is not None and wait[0] < at < wait[1]
 
 
 def _queue(

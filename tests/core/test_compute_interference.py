@@ -30,7 +30,7 @@ def test_split_is_the_schedule(requests: list[Scheduled], data: st.DataObject) -
     found = compute_interference(finished(request) for request in given_order)
     for request, told in zip(given_order, found, strict=True):
         wanted = expected(request, requests)
-        assert told["complete"]
+        assert (told["complete"], told["ahead"], told["running"]) == (True, wanted.ahead, wanted.running)
         if wanted.queue is None:
             assert told["queue"] is None
             continue

@@ -49,6 +49,7 @@ def feed(log: EngineLog, requests: Sequence[Scheduled], order: Sequence[int]) ->
 
 def assert_as_expected(found: Interference, wanted: Expected, request: Scheduled) -> None:
     """Compare everything that was found with what was counted."""
+    assert (found.ahead, found.running) == (wanted.ahead, wanted.running)
     if wanted.queue is None:
         assert found.queue is None
     else:
@@ -205,7 +206,7 @@ def test_one_request_cannot_fill_the_log() -> None:
 
 
 def test_end_inside_an_insertion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler ends a request while another one is put in: both are there, in order, once each."""
+    """A signal handler ends one request and opens another while a third is put in: each is there once, in order."""
     log = EngineLog()
     inner = running(log, "inner", 0, 1, 2, 3)
     insert = EngineLog._insert
@@ -213,10 +214,39 @@ def test_end_inside_an_insertion(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: EngineLog, slot: EngineSlot) -> None:
         if slot is not inner:
             log.end(inner, 50, by=50)
+            log.move(log.open("newcomer", "default", 55), "preprocessing", 56)
         insert(self, slot)
 
     monkeypatch.setattr(EngineLog, "_insert", interrupted)
     log.end(running(log, "outer", 0, 1, 2, 3), 60, by=60)
-    assert [slot.who for slot in log._others(EngineSlot(None, "default", 0), 0)] == ["inner", "outer"]
+    assert [slot.who for slot in log._others(EngineSlot(None, "default", 0), 0)] == [
+        "newcomer",
+        "inner",
+        "outer",
+    ]
     monkeypatch.undo()
     assert waited(log, 1, 10, 200).running == 2
+
+
+def test_ending_does_not_look_at_a_jammed_queue() -> None:
+    """Thousands wait or gave up: they count as ahead, and a request that ends is compared with none of them."""
+    log = EngineLog()
+    waiting = [log.open(f"waiting {number}", "default", number) for number in range(3000)]
+    for slot in waiting[::2]:
+        log.end(slot, 5000, by=5000)
+    runner = running(log, "runner", 0, 1, 2, 3)
+    me = EngineSlot("me", "default", 4000)
+    assert [slot.who for slot in log._others(me, 4000)] == ["runner"]
+    assert (waited(log, 4000, 4001, 4002).ahead, waited(log, 6000, 6001, 6002).ahead) == (3000, 1500)
+    log.end(runner, 7000, by=7000)
+    for slot in waiting[1::2]:
+        log.move(slot, "preprocessing", 8000)
+    assert waited(log, 8001, 8002, 8003) == Interference()
+
+
+def test_too_many_beside_one() -> None:
+    """More than a thousand ran beside a request: nothing can be told apart, and nothing is said."""
+    log = EngineLog()
+    for number in range(1025):
+        running(log, "one of many", 0, 0, 0, number)
+    assert waited(log, 2000, 2001, 2002) == Interference()

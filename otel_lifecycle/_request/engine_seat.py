@@ -1,0 +1,74 @@
+"""The place of one request in the log of its engine.
+
+A seat is taken at arrival, told of each change of state, and given up when the request is judged.  It is called without
+the lock of another request, and what it asks of the log takes no lock of the server.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.trace import SpanContext
+
+from otel_lifecycle import semconv
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.engine_slot import EngineSlot
+from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.report import Report
+from otel_lifecycle._core.stalls import find_stalls
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._request.conditions import RequestConditions
+from otel_lifecycle._runtime import Neighbour, runtime
+
+
+class EngineSeat:
+    """One request in the log of its engine."""
+
+    __slots__ = ("_engine", "_log", "_neighbour", "_slot")
+
+    def __init__(self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour) -> None:
+        self._engine = engine
+        self._log = log
+        self._slot = slot
+        self._neighbour = neighbour
+
+    def move(self, state: str, at: int | None) -> None:
+        """Note that the request entered a state; None: at an unknown time."""
+        self._log.move(self._slot, state, at)
+
+    def rename(self, conditions: RequestConditions) -> None:
+        """Follow the request to another engine: a middleware learns the model after it has opened the request."""
+        self._neighbour.request_id = conditions.attributes.get(semconv.REQUEST_ID)
+        engine = engine_of(conditions)
+        if engine == self._engine:
+            return
+        log = runtime().engines.log(engine)
+        if log is not None:
+            self._log.forget(self._slot)
+            log.adopt(self._slot)
+            self._engine, self._log = engine, log
+
+    def leave(self, timeline: Timeline, ended_at: int) -> None:
+        """Note that the request has ended; ``ended_at``: when it was closed, where its terminal time is not known."""
+        # A request that is left without a terminal event ends when it is left.
+        terminal = timeline.times.get("terminal") if timeline.ended else ended_at
+        self._log.end(self._slot, terminal, by=ended_at, apart=timeline.clocks_apart())
+
+    def interference(self, report: Report, timeline: Timeline, gaps: list[int], *, full: bool) -> Interference:
+        """Return what the others did; ``full``: with what only a span shows.  ``gaps``: of its tokens, sorted."""
+        return self._log.interference(self._slot, report, find_stalls(timeline, gaps), full=full)
+
+
+def engine_of(conditions: RequestConditions) -> str:
+    """Return what a request competes for: its engine, else the model as given."""
+    return str(conditions.attributes.get(semconv.ENGINE) or conditions.labels.model or "")
+
+
+def take_seat(
+    conditions: RequestConditions, shape: str, arrived: int | None, context: SpanContext
+) -> EngineSeat | None:
+    """Enter a request that has arrived; None where nobody keeps a log of its engine."""
+    engine = engine_of(conditions)
+    log = runtime().engines.log(engine)
+    if log is None:
+        return None
+    neighbour = Neighbour(context, conditions.attributes.get(semconv.REQUEST_ID))
+    return EngineSeat(engine, log, log.open(neighbour, shape, arrived), neighbour)
