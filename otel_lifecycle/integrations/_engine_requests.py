@@ -16,6 +16,9 @@ from otel_lifecycle import driver
 _SEVERITY: Final = {"error": 2, "abort": 1}
 """What the end of one member says of the whole request: the worst one counts, anything else is a normal end."""
 
+CHOICE_PREEMPTED: Final = "choice_preempted"
+"""Span event: one of several choices was evicted.  The request goes on, so it is not in the state preempted."""
+
 
 class EngineGroup:
     """One request of the client.
@@ -54,7 +57,7 @@ class EngineGroup:
 class Member:
     """One request of the engine: a choice of its group.
 
-    An eviction interrupts the request if it has no other choice.  Else the request goes on with the others.
+    An eviction interrupts the request if it has no other choice.  Else the request goes on, and it is an event.
 
     ``counts``: False for one that only prepares the others; its end is not an end of the request.  ``started``: whether
     its first output was read.
@@ -88,6 +91,8 @@ class Member:
         self.evicted = True
         if self.group.expected == 1:
             self.group.driver.mark("preempt", at_monotonic_ns=at_monotonic_ns)
+        else:
+            self.group.driver.request.event(CHOICE_PREEMPTED, {"inference.choice": self.choice})
 
     def preempted_so_often(self, evictions: int) -> None:
         """It was evicted so many times in all, nobody knows when."""
@@ -95,6 +100,8 @@ class Member:
             if self.group.expected == 1:
                 self.group.driver.mark("preempt", at_ns=None)
                 self.group.driver.mark("resume", at_ns=None)
+            else:
+                self.group.driver.request.event(CHOICE_PREEMPTED, {"inference.choice": self.choice})
         self.evictions = max(evictions, self.evictions)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle._request.clock import monotonic
+from otel_lifecycle import monotonic
 from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle import _log, driver
+from otel_lifecycle import _log
 from otel_lifecycle.integrations._drop_in import DropIn, EngineMismatch, Hooks, observe
 from otel_lifecycle.integrations._engine_requests import EngineRequests
 from tests.support.telemetry import Telemetry
@@ -256,7 +256,7 @@ def test_eviction_of_the_only_choice_interrupts_the_request(telemetry: Telemetry
     assert attributes["inference.violations"] == 0
 
 
-def test_eviction_of_one_of_several_choices_is_no_interruption(telemetry: Telemetry) -> None:
+def test_eviction_of_one_of_several_choices_is_an_event(telemetry: Telemetry) -> None:
     """The request goes on with its other choice, so it is not preempted."""
     requests = opened(telemetry, 2)
     member = requests.get("1")
@@ -264,9 +264,12 @@ def test_eviction_of_one_of_several_choices_is_no_interruption(telemetry: Teleme
     member.scheduled(now())
     member.preempted(now())
     member.scheduled(now())
+    member.preempted_so_often(1)
     for choice in ("0", "1"):
         requests.close(choice, "abort")
     [request] = [span for span in telemetry.spans() if "inference.outcome" in span["attributes"]]
+    evictions = [event["attributes"] for event in request["events"] if event["name"] == "choice_preempted"]
+    assert evictions == [{"inference.choice": 1}] * 2
     assert "inference.preemptions" not in request["attributes"]
     assert request["attributes"]["inference.violations"] == 0
 
@@ -288,8 +291,7 @@ def test_evictions_nobody_timed_are_counted(telemetry: Telemetry) -> None:
 
 def test_current_request_is_joined_and_left_to_its_owner(telemetry: Telemetry) -> None:
     """A drop-in below a middleware marks, and does not end."""
-    outer = telemetry.request(model="outer", shape="preprocess_first")
-    with outer, driver.adopt(outer, owned=False).active():
+    with telemetry.request(model="outer", shape="preprocess_first") as outer, outer.active():
         requests = EngineRequests(telemetry.tracer_provider)
         group = requests.begin({"model": "tiny", "provider": "vllm"}, shape="preprocess_first")
         group.driver.mark("input_ready")
