@@ -139,7 +139,8 @@ class Target:
         if ask.streams:
             body["stream_options"] = {"include_usage": True}
         if ask.kind == "choices":
-            body["n"] = 2
+            # Engines refuse several choices of a greedy answer.
+            body |= {"n": 2, "temperature": 1.0}
         elif ask.id_in_body:
             # One id cannot name two choices.
             body["rid"] = ask.name
