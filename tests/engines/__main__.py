@@ -17,6 +17,7 @@ LANES: Final = {
     "openvino": ("openvino", "openvino"),
     "sglang": ("sglang", "sglang"),
     "transformers": ("transformers", "transformers"),
+    "transformers-serve": ("transformers", "transformers_serve"),
     "vllm": ("vllm", "vllm"),
     "vllm-interference": ("vllm", "vllm_interference"),
     "vllm-offline": ("vllm", "vllm_offline"),
