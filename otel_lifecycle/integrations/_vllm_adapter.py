@@ -1,7 +1,7 @@
 """The names of vLLM that its drop-in relies on, all of them outside vLLM's public API.
 
-Run with 0.32.0; checked against the sources of 0.12.0 and 0.16.0.  Where a class or method is missing the drop-in says so once and does nothing;
-where an attribute is missing, what it would have told is absent.
+Run with 0.32.0; checked against the sources of 0.12.0 and 0.16.0.  Where a class or method is missing the drop-in says
+so once and does nothing; where an attribute is missing, what it would have told is absent.
 
 | event | source |
 |---|---|
