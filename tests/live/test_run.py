@@ -45,9 +45,10 @@ slow = pytest.mark.slow
 
 
 @slow
-def test_the_report_follows_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["run.jsonl.zst", "run.parquet"])
+def test_the_report_follows_the_command(tmp_path: Path, name: str) -> None:
     """Its first line begins with the number of requests; the exit code is the command's; all is saved."""
-    saved = tmp_path / "run.jsonl.zst"
+    saved = tmp_path / name
     ran = run("--save", str(saved), code=SERVER + "sys.exit(7)")
     assert ran.returncode == 7, ran.stderr
     lines = ran.stdout.splitlines()
@@ -191,8 +192,8 @@ def test_a_command_that_does_not_exist_is_named() -> None:
 
 def test_a_save_name_of_another_form_is_refused(tmp_path: Path) -> None:
     """The forms that every other command reads are named."""
-    with pytest.raises(Unusable, match=r"\.jsonl\.zst"):
-        saving_to(str(tmp_path / "run.txt"))
+    with pytest.raises(Unusable, match=r"\.jsonl\.zst"), saving_to(str(tmp_path / "run.txt"), spool=True):
+        pass
 
 
 def test_a_wrong_command_is_the_exit_code_2(cli: Callable[..., Ran]) -> None:

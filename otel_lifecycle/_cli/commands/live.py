@@ -7,10 +7,9 @@ import asyncio
 import click
 
 from otel_lifecycle._cli.commands import options
-from otel_lifecycle._cli.commands.live_options import live_options, saving_to, token_for
+from otel_lifecycle._cli.commands.live_options import finish_saving, live_options, saving_to, token_for
 from otel_lifecycle._cli.live.kept import Kept
 from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.saving import JsonLines
 from otel_lifecycle._cli.live.session import LiveSettings, serving, until_stopped
 from otel_lifecycle._cli.live.stream import Status
 
@@ -33,12 +32,13 @@ def live(port: int, grpc_port: int, host: str, token: str | None, keep: int, sav
     settings = LiveSettings(
         host=host, port=port, grpc_port=grpc_port, token=token_for(host, token), shape=shape, title="live"
     )
-    saving = saving_to(save)
-    receiver = Receiver(Kept(keep), shape=shape, sink=None if saving is None else saving.write)
-    try:
-        asyncio.run(_serve(receiver, settings))
-    finally:
-        _finish(receiver, saving)
+    with saving_to(save, spool=False) as saving:
+        receiver = Receiver(Kept(keep), shape=shape, sink=None if saving is None else saving.write)
+        try:
+            asyncio.run(_serve(receiver, settings))
+        finally:
+            finish_saving(saving, save if receiver.requests else None, shape)
+    click.echo(f"{receiver.requests:,} requests came", err=True)
 
 
 async def _serve(receiver: Receiver, settings: LiveSettings) -> None:
@@ -50,10 +50,3 @@ async def _serve(receiver: Receiver, settings: LiveSettings) -> None:
         )
         click.echo("stop with Ctrl-C", err=True)
         await until_stopped()
-
-
-def _finish(receiver: Receiver, saving: JsonLines | None) -> None:
-    if saving is not None:
-        saving.close()
-        click.echo(f"wrote {saving.path}", err=True)
-    click.echo(f"{receiver.requests:,} requests came", err=True)

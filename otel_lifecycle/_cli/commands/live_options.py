@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -11,12 +13,12 @@ import click
 
 from otel_lifecycle._cli.live.guard import is_loopback
 from otel_lifecycle._cli.live.kept import KEEP
-from otel_lifecycle._cli.live.saving import JsonLines
+from otel_lifecycle._cli.live.saving import JsonLines, Saving, SpooledMessages
 from otel_lifecycle._cli.problems import Unusable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FORMS: Final = (".jsonl", ".jsonl.zst")
+FORMS: Final = (".jsonl", ".jsonl.zst", ".parquet")
 
 
 def live_options(command: Command) -> Command:
@@ -47,10 +49,35 @@ def token_for(host: str, given: str | None) -> str | None:
     return given or (None if is_loopback(host) else secrets.token_urlsafe(18))
 
 
-def saving_to(save: str | None) -> JsonLines | None:
-    """Return where ``--save`` writes while telemetry arrives; Unusable for a form that is not known."""
-    if save is None:
-        return None
-    if not save.endswith(FORMS):
+@contextmanager
+def saving_to(save: str | None, *, spool: bool) -> Iterator[Saving | None]:
+    """Give where telemetry is written while it arrives; Unusable for a form of ``--save`` that is not known.
+
+    JSON lines are written as they arrive.  A Parquet file has its index at its end, so it is made from a temporary file
+    when everything has come.  ``spool``: write a temporary file also where nothing is to be saved.
+    """
+    if save is not None and not save.endswith(FORMS):
         raise Unusable(f"--save {save}: the name must end in {', '.join(FORMS)}")
-    return JsonLines(Path(save))
+    if save is not None and not save.endswith(".parquet"):
+        yield JsonLines(Path(save))
+    elif save is None and not spool:
+        yield None
+    else:
+        with tempfile.TemporaryDirectory(prefix="otel-lifecycle-") as folder:
+            yield SpooledMessages(Path(folder) / "run.otlp")
+
+
+def finish_saving(saving: Saving | None, save: str | None, shape: str) -> None:
+    """Close the file, make the Parquet file if one is wanted, and say what was written."""
+    if saving is None:
+        return
+    saving.close()
+    if save is None:
+        return
+    if save.endswith(".parquet"):
+        from otel_lifecycle._cli.commands.export import table_of
+        from otel_lifecycle._cli.table.export import write
+
+        with table_of((str(saving.path),), shape) as table:
+            write(table.connection, "SELECT * FROM requests", "parquet", Path(save))
+    click.echo(f"wrote {save}", err=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
 import click
 
 from otel_lifecycle._cli.commands import options
-from otel_lifecycle._cli.commands.live_options import live_options, saving_to, token_for
+from otel_lifecycle._cli.commands.live_options import finish_saving, live_options, saving_to, token_for
 from otel_lifecycle._cli.live.child import Launch, launch_of, run_child
 from otel_lifecycle._cli.live.kept import Kept
 from otel_lifecycle._cli.live.receiver import Receiver
@@ -56,19 +53,14 @@ def run(
     """Run a server under observation."""
     title = shlex.join(command)
     settings = LiveSettings(host=host, port=port, token=token_for(host, token), shape=shape, title=title)
-    with ExitStack() as stack:
-        saving: Saving | None = saving_to(save)
-        if saving is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-lifecycle-"))
-            saving = SpooledMessages(Path(folder) / "run.otlp")
+    with saving_to(save, spool=True) as saving:
+        assert saving is not None  # noqa: S101 - the report needs what came
         receiver = Receiver(Kept(keep), shape=shape, sink=saving.write)
         try:
             code = asyncio.run(_watched(command, receiver, settings, auto=not no_auto, stay=stay))
         finally:
-            saving.close()
+            finish_saving(saving, save if receiver.requests else None, shape)
         _report(receiver, saving, title, shape)
-        if save is not None:
-            click.echo(f"wrote {save}", err=True)
     return code
 
 

@@ -22,6 +22,7 @@ from otel_lifecycle._cli.sources.decoders import decoder_of
 from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.lenient import loads
+from otel_lifecycle._cli.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import Tally
@@ -101,8 +102,20 @@ class Reader:
             if not buffered.peek(1):
                 self.tally.add("empty_file", name)
                 return
+            if buffered.peek(4)[:4] == MAGIC and name != "standard input":
+                yield from self._parquet(name)
+                return
             yield from self._messages(name, unpacked(buffered))
             self.tally.read["files"] += 1
+
+    def _parquet(self, name: str) -> Iterator[list[Item]]:
+        for spans in spans_of_parquet(name):
+            intake = self._intake(name)
+            for span in spans:
+                intake.take(span)
+            self.tally.read["spans"] += len(spans)
+            yield intake.items
+        self.tally.read["files"] += 1
 
     def _messages(self, name: str, stream: Stream) -> Iterator[list[Item]]:
         known, number, problem, cut = 0, 0, "it holds no message", False

@@ -1,0 +1,102 @@
+"""The table of requests as Parquet, read back as the spans it was made from.
+
+A row has everything that an analysis needs of a request: its attributes, boundaries, violations, tokens and links.
+Spans of other libraries, and the tokens produced after the end, are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from otel_lifecycle import semconv
+from otel_lifecycle._cli.problems import NotATrace
+from otel_lifecycle._cli.sources.spans import Span, SpanEvent, SpanLink
+from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
+
+MAGIC: Final = b"PAR1"
+BATCH: Final = 1000
+NEEDED: Final = frozenset({"trace_id", "span_id", "arrival_ns", "end_ns", "outcome", "name"})
+_MARKS: Final = {"arrival_ns": "arrive", "admitted_ns": "admit", "input_ready_ns": "input_ready"}
+_TERMINAL: Final = {"completed": "complete", "cancelled": "cancel", "timed_out": "timeout", "failed": "fail"}
+
+
+def spans_of_parquet(path: str) -> Iterator[list[Span]]:
+    """Yield the requests of a Parquet file, some at a time; NotATrace if its columns are not those of the table."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        try:
+            found = connection.execute("SELECT * FROM read_parquet(?)", [path])
+        except duckdb.Error as error:
+            raise NotATrace(path, str(error).partition("\n")[0]) from error
+        columns = [str(column[0]) for column in found.description]
+        if missing := NEEDED - set(columns):
+            raise NotATrace(path, f"a table without the column {min(missing)}")
+        while rows := found.fetchmany(BATCH):
+            yield [_span(dict(zip(columns, row, strict=True)), path) for row in rows]
+
+
+def _span(row: Mapping[str, Any], path: str) -> Span:
+    return Span(
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
+        parent_id=row.get("parent_id") or "",
+        name=row["name"],
+        start_ns=row["arrival_ns"],
+        end_ns=row["end_ns"],
+        attributes=_attributes(row),
+        resource={},
+        events=tuple(sorted(_events(row), key=lambda event: event.time_ns)),
+        links=tuple(_links(row)),
+        dropped_events=row.get("dropped_events") or 0,
+        scope=row.get("scope") or "",
+        source=path,
+    )
+
+
+def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
+    own = {attribute: row[name] for attribute, name in BY_ATTRIBUTE.items() if row.get(name) is not None}
+    rest = json.loads(row.get("attributes") or "{}")
+    if tokens := row.get("tokens"):
+        # Offsets are whole microseconds after the first token, as on the span.
+        offsets = [round((time - tokens[0]) * 1e6) for time in tokens]
+        own[semconv.TOKEN_OFFSETS] = b64encode(struct.pack(f"<{len(offsets)}I", *offsets)).decode()
+    return {**rest, **own, semconv.VIOLATIONS: len(row.get("violations") or ())}
+
+
+def _events(row: Mapping[str, Any]) -> Iterator[SpanEvent]:
+    """Yield the boundaries, the preemptions, the end and the violations, each at its time."""
+    arrival: int = row["arrival_ns"]
+    for column, event in (*_MARKS.items(), ("first_token_ns", "first_token")):
+        if row.get(column) is not None:
+            yield SpanEvent(name=event, time_ns=row[column], attributes={})
+    for stage in row.get("stages") or ():
+        if stage["stage"] == "preempted":
+            yield SpanEvent(name="preempt", time_ns=arrival + round(stage["start"] * 1e9), attributes={})
+            yield SpanEvent(name="resume", time_ns=arrival + round(stage["end"] * 1e9), attributes={})
+    if row["outcome"] in _TERMINAL:
+        yield SpanEvent(name=_TERMINAL[row["outcome"]], time_ns=row["end_ns"], attributes={})
+    for one in row.get("violations") or ():
+        told = {
+            semconv.VIOLATION_KIND: one["kind"],
+            semconv.VIOLATION_STATE: one["state"],
+            semconv.VIOLATION_EVENT: one["event"],
+            semconv.TIME_KNOWN: one["at"] is not None,
+        }
+        time = arrival + round((one["at"] or 0.0) * 1e9)
+        yield SpanEvent(name=semconv.VIOLATION_SPAN_EVENT, time_ns=time, attributes=told)
+
+
+def _links(row: Mapping[str, Any]) -> Iterator[SpanLink]:
+    for one in row.get("links") or ():
+        told = {
+            semconv.LINK_REASON: one["reason"],
+            semconv.LINK_TIME: one["time"],
+            semconv.REQUEST_ID: one["request_id"],
+        }
+        known = {key: value for key, value in told.items() if value is not None}
+        yield SpanLink(trace_id=one["trace_id"], span_id=one["span_id"], attributes=known)
