@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 ARGS   ?=
-EXTRAS ?= dev,test,cli,demo,bench
+EXTRAS ?= dev,test,compare,demo,bench
 
 VENV  := .venv
 BIN   := $(VENV)/bin

@@ -34,7 +34,7 @@ COMMANDS: Final = {
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What only writing meets."""
 
-MISSING: Final = "needs its extra: pip install '.[cli]' in its folder ({})"
+MISSING: Final = "needs its extra: pip install '.[{}]' in its folder ({})"
 
 
 def main() -> None:
@@ -53,7 +53,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
-        return _complain(MISSING.format(error))
+        extra = "compare" if (error.name or "").startswith("scipy") else "cli"
+        return _complain(MISSING.format(extra, error))
     except (BrokenPipeError, SystemExit):
         # Whoever read the output has had enough.  Click and rich make an exit with 1 of it; nothing else exits here.
         _leave_output()

@@ -494,10 +494,10 @@ def test_c107_packed_and_long_values_are_shown_as_people_read_them(cli: Callable
 def test_the_terminal_draws_the_token_timeline(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """As the help of view promises: tokens on the scale of the bars, and a stall between them."""
     with server(token_times=True) as process:
-        serve(process, (0.1, 0.2, 1.0), [1.1, 1.2, 1.3, 2.5, 2.6], ("complete", 2.8))
+        serve(process, (0.1, 0.2, 1.0), [1.1, 1.2, 1.3, 1.4, 1.5, 2.5, 2.6, 2.7], ("complete", 2.8))
         (tmp_path / "run.json").write_bytes(process.json_line())
     line_of = next(row for row in cli("view", "run.json").out.splitlines() if row.startswith("tokens"))
-    assert sum(character in "▁▂▃▄▅▆▇" for character in line_of) == 6
+    assert sum(character in "▁▂▃▄▅▆▇" for character in line_of) == 9
     assert "····" in line_of
 
 

@@ -25,12 +25,12 @@ from tests.cli.generator import Load, write
 from tests.cli.live import ARRIVED, serve, server
 from tests.cli.running import Ran
 
-TOKENS = (1.1, 1.2, 1.3, 2.5, 2.6, 2.7)
+TOKENS = (1.1, 1.2, 1.3, 2.5, 2.6, 2.7, 2.72, 2.75)
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    """The trace id of a request with a stall of 1.2 s, in a file beside another request."""
+    """The trace id of a request with a stall of 1.1 s in a gap of 1.2 s, in a file beside another request."""
     with server(token_times=True) as process:
         serve(process, (0.2, 0.3, 1.0), TOKENS, ("complete", 2.8), request_id="r1", input_tokens=7)
         serve(process, (0.2,), (), ("cancel", 0.5), start=1.0, request_id="r2")
@@ -59,7 +59,7 @@ def test_waterfall_tokens_stalls_and_attribution(trace: str, cli: Callable[..., 
         ("decode", 1.0, 2.8, 1),
     ]
     assert told["tokens"] == pytest.approx([1.0, *TOKENS])
-    assert [(one["after_token"], one["length"]) for one in told["stalls"]] == [(4, pytest.approx(1.2))]
+    assert [(one["after_token"], one["length"]) for one in told["stalls"]] == [(4, pytest.approx(1.1))]
     assert told["shares"] == pytest.approx(
         {"queue": 0.2 / 2.8, "preprocessing": 0.1 / 2.8, "prefill": 0.7 / 2.8, "decode": 1.8 / 2.8}
     )
@@ -72,7 +72,7 @@ def test_the_terminal_shows_the_same(trace: str, cli: Callable[..., Ran]) -> Non
     assert out.splitlines()[0] == f"chat smollm2  completed  trace {trace}"
     assert "1.80 s" in next(line for line in out.splitlines() if line.strip().startswith("decode") and "█" in line)
     assert "bottleneck: decode" in out
-    assert "7 tokens with a time" in out
+    assert "9 tokens with a time" in out
 
 
 def test_an_interruption_lies_within_its_stage(cli: Callable[..., Ran], tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from otel_lifecycle._cli.comparison import blocks, verdicts
 from otel_lifecycle._cli.comparison.conditions import Difference
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.sides import Side
+
+SCHEMA_VERSION: Final = 1
+"""Of the comparison as JSON; it grows when a key is removed or gets another meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class Result:
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
+            "schema_version": SCHEMA_VERSION,
             "headline": self.headline,
             "baseline": _side(self.baseline),
             "candidate": _side(self.candidate),

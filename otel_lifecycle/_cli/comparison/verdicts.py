@@ -42,6 +42,7 @@ FIGURES: Final = {
     "preprocessing": ("mean",),
     "prefill": ("mean",),
     "decode_time": ("mean",),
+    "stall_share": ("mean",),
 }
 """What is compared of each duration; the more figures, the more each of them has to prove."""
 STAGES: Final = ("queue_wait", "preprocessing", "prefill", "decode_time")

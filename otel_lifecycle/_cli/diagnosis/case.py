@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from scipy import stats
 
+from otel_lifecycle._cli.diagnosis.fits import rank_correlation
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.sketch import Floats
 from otel_lifecycle._cli.evidence.workload import Workload
@@ -142,8 +142,8 @@ def rank(one: Floats, other: Floats) -> tuple[int, float]:
     left, right = paired(one, other)
     if len(left) < FEW or np.ptp(left) == 0 or np.ptp(right) == 0:
         return len(left), 0.0
-    found = stats.spearmanr(left, right)
-    return len(left), float(found.statistic) if found.pvalue < SIGNIFICANT else 0.0
+    r, p = rank_correlation(left, right)
+    return len(left), r if p < SIGNIFICANT else 0.0
 
 
 def turned_away(outcome: str, stage: str, reason: str) -> bool:

@@ -6,14 +6,32 @@ named, and the headline says that it is mixed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Final
 
+from otel_lifecycle._cli.diagnosis import interference, symptoms
 from otel_lifecycle._cli.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
-from otel_lifecycle._cli.diagnosis.symptoms import RULES
 from otel_lifecycle._cli.evidence.document import Document
 from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._cli.text import plural
+
+RULES: Final[tuple[Callable[[Case], Finding | None], ...]] = (
+    symptoms.queueing,
+    interference.idle_queue,
+    symptoms.endings,
+    symptoms.prefill,
+    symptoms.decode,
+    interference.prefill_stalls,
+    interference.preemption_stalls,
+    interference.unexplained_stalls,
+    symptoms.preprocessing,
+    symptoms.capacity,
+    symptoms.stalls,
+    symptoms.waste,
+    symptoms.unended,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,9 @@ share of the requests that it befell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from scipy import stats
 
 from otel_lifecycle._cli.diagnosis.case import (
     ENDS_OFTEN,
@@ -35,6 +33,7 @@ from otel_lifecycle._cli.diagnosis.case import (
     turned_away,
     were,
 )
+from otel_lifecycle._cli.diagnosis.fits import Line, fitted_line
 from otel_lifecycle._cli.evidence.classes import in_flight_at_arrival
 from otel_lifecycle._cli.text import plural
 from otel_lifecycle.semconv import CACHE_USAGE, MEMORY_USED
@@ -154,11 +153,11 @@ def prefill(case: Case) -> Finding | None:
     if fitted is None:
         return None
     metric, fit, count, reach = fitted
-    quality, middle = fit.rvalue**2, case.figure("ttft", "p50")
+    quality, middle = fit.r**2, case.figure("ttft", "p50")
     large = reach >= 0.5 * middle and (share is None or share >= WAITING_SHARE)
     line = (
         f"{metric} = {fit.intercept:.4g} s + {fit.slope * 1000:.4g} s per 1000 input tokens"
-        f" (r² {quality:.2f}, p {_p(fit.pvalue)}, {plural(count, 'request')})"
+        f" (r² {quality:.2f}, p {_p(fit.p)}, {plural(count, 'request')})"
     )
     scale = f"from short to long prompts (p5 to p95) that is {reach:.3g} s, of a median TTFT of {middle:.3g} s"
     return Finding(
@@ -171,15 +170,15 @@ def prefill(case: Case) -> Finding | None:
     )
 
 
-def _slope(case: Case) -> tuple[str, Any, int, float] | None:
+def _slope(case: Case) -> tuple[str, Line, int, float] | None:
     """Return metric, fit, number and reach (p5 to p95 of the lengths, in seconds) of a slope that counts, or None."""
     for metric in ("prefill", "ttft"):
         length, seconds = paired(case.column("input_tokens"), case.column(metric))
         if len(length) < FEW or len(np.unique(length)) < 5:
             continue
-        fit = stats.linregress(length, seconds)
+        fit = fitted_line(length, seconds)
         reach = fit.slope * float(np.quantile(length, 0.95) - np.quantile(length, 0.05))
-        if fit.pvalue < SIGNIFICANT and reach > 0.25 * case.figure("ttft", "p50") and fit.rvalue**2 >= 0.1:
+        if fit.p < SIGNIFICANT and reach > 0.25 * case.figure("ttft", "p50") and fit.r**2 >= 0.1:
             return metric, fit, len(length), reach
     return None
 
@@ -379,16 +378,3 @@ def waste(case: Case) -> Finding | None:
     return Finding(
         cause=cause, symptom=", ".join(symptoms), look_at=look_at, evidence=tuple(told), confidence=grade(max(shares))
     )
-
-
-RULES: Final[tuple[Callable[[Case], Finding | None], ...]] = (
-    queueing,
-    endings,
-    prefill,
-    decode,
-    preprocessing,
-    capacity,
-    stalls,
-    waste,
-    unended,
-)

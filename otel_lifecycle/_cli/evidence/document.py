@@ -16,6 +16,9 @@ from otel_lifecycle.semconv import OUTCOMES
 
 Document = dict[str, Any]
 
+SCHEMA_VERSION: Final = 1
+"""Of the report as JSON; it grows when a key is removed or gets another meaning.  New keys do not change it."""
+
 LATENCIES: Final = ("ttft", "tpot", "e2e")
 """Each over all requests that have it; beside them there is ``e2e_completed``, over the completed ones alone."""
 SAMPLED: Final = (
@@ -30,6 +33,7 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
     """Return the report.  Times in seconds, rates between 0 and 1, throughput per second; None is: nothing to say."""
     main, sources = workload.main, list(sources)
     return {
+        "schema_version": SCHEMA_VERSION,
         "sources": sources,
         "warnings": _warnings(workload, sources),
         "read": dict(workload.tally.read),
@@ -42,6 +46,7 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
         "abnormal": _abnormal(workload),
         "stages": _stages(main),
         "latency": _latency(workload),
+        "interference": main.interference.describe(),
         "output": _output(workload),
         "conditions": _conditions(main),
         "classes": _classes(workload),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from otel_lifecycle._cli.evidence.conditions import Conditions
 from otel_lifecycle._cli.evidence.in_flight import InFlight
+from otel_lifecycle._cli.evidence.interference import InterferenceSums
 from otel_lifecycle._cli.evidence.rows import INDEX, REJECTIONS, SKETCHED, TERMINATED, Row, Sample, row_of
 from otel_lifecycle._cli.evidence.sketch import Floats, Sketch, summary
 from otel_lifecycle._cli.evidence.timeline import EARLIEST, Timeline
@@ -52,6 +53,7 @@ class Evidence:
         self.conditions = Conditions()
         self.timeline = Timeline()
         self.in_flight = InFlight()
+        self.interference = InterferenceSums()
         self.sample = Sample(capacity)
         self.gaps = Sketch()
         self._slo = slo
@@ -77,6 +79,7 @@ class Evidence:
         self._note(request)
         if not self._part:
             self.conditions.add(request)
+            self.interference.add(request)
         self._pending.append(row_of(request) if row is None else row)
         if request.gaps:
             self._pending_gaps.extend(request.gaps)

@@ -23,6 +23,7 @@ COLUMNS: Final = (
     "preempted",
     "batch_size",
     "concurrency",
+    "stall_share",
     "completed",
     "whole_breakdown",
     "terminated",
@@ -44,6 +45,7 @@ Row = tuple[float, ...]
 
 _NAN: Final = float("nan")
 _CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
+_STALL: Final = "inference.stall.prefill"
 _BATCH: Final = "inference.request.batch_size"
 _CONCURRENCY: Final = "inference.request.concurrency"
 
@@ -65,6 +67,7 @@ def row_of(request: Request) -> Row:
         _number(request.preempted),
         _number(attributes.get(_BATCH)),
         _number(attributes.get(_CONCURRENCY)),
+        _stall_share(request),
         1.0 if outcome == "completed" else 0.0,
         1.0 if request.shares else 0.0,
         1.0 if outcome in TERMINATED else 0.0,
@@ -73,6 +76,12 @@ def row_of(request: Request) -> Row:
         1.0 if outcome == "failed" and request.reason in REJECTIONS else 0.0,
         _NAN if request.slo_met is None else float(request.slo_met),
     )
+
+
+def _stall_share(request: Request) -> float:
+    """Return the part of a request's decode time that it was stalled beside prefills of others."""
+    stalled, decode = request.attributes.get(_STALL), request.seconds.get("decode_time")
+    return _number(stalled) / decode if stalled is not None and decode else _NAN
 
 
 def _number(raw: object) -> float:

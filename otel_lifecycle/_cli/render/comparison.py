@@ -117,7 +117,7 @@ def _counts(one: Comparison) -> str:
 
 def value(one: Comparison, figure: float | None) -> str:
     """Return a figure in the unit of its metric."""
-    if one.rate:
+    if one.rate or one.metric.startswith("stall_share"):
         return share(figure)
     return seconds(figure) if "." in one.metric else number(figure)
 

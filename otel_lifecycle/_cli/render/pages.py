@@ -72,6 +72,7 @@ def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limi
         _section("Abnormal requests", [tables.abnormal_kinds(report), tables.abnormal_requests(report, limit)]),
         _stages(workload, report),
         _latency(workload, report),
+        _section("Interference", [tables.interference(report), tables.culprits(report)]),
         _section("System output", [tables.output(report)]),
         _slowest(workload),
         _section("Conditions", [tables.conditions(report)]),

@@ -45,6 +45,8 @@ def report_tables(report: Document, limit: int) -> list[Table]:
         abnormal_requests(report, limit),
         stages(report),
         latency(report),
+        interference(report),
+        culprits(report),
         output(report),
         conditions(report),
         parts("Workload classes", "class", report["classes"]),
@@ -337,3 +339,47 @@ def beside(report: Document) -> Table:
     """What the sources hold besides requests.  It is in order that a trace has other spans."""
     rows = [(number(item["count"]), item["meaning"]) for item in report["beside"]]
     return Table(title="Beside the requests", columns=("how many", "what"), rows=tuple(rows), left=2)
+
+
+def interference(report: Document) -> Table:
+    """What held requests up beside their own work."""
+    told = report["interference"]
+    queue, stalled = told["queue"], told["stalls"]
+    rows: list[tuple[str, str, str]] = []
+    if queue["count"]:
+        over = f"of {seconds(queue['wait'])} of waiting, {plural(queue['count'], 'request')}"
+        stages = ("preprocessing", "prefill", "decode")
+        rows += [(f"waited beside {name} of others", seconds(queue[name]), over) for name in stages]
+        rows.append(("waited with nobody running", seconds(queue["idle"]), over))
+    if stalled["count"]:
+        over = f"of {seconds(stalled['decode_time'])} of decode, {plural(stalled['count'], 'request')}"
+        for name, words in _STALLED.items():
+            part = share(stalled[name] / stalled["decode_time"]) if stalled["decode_time"] else NOTHING
+            rows.append((words, f"{seconds(stalled[name])} ({part})", over))
+    rows += [
+        (f"others running in {stage}", number(found["mean"]), f"mean of {plural(found['count'], 'request')}")
+        for stage, found in told["company"].items()
+        if found["count"]
+    ]
+    mix = ", ".join(f"{text(cause)} {number(count)}" for cause, count in told["causes"].items())
+    notes = [f"bottleneck and its cause: {mix}"] if mix else []
+    if told["incomplete"]:
+        notes.append(f"{plural(told['incomplete'], 'request')} had neighbours that were still unknown")
+    return Table(title="Interference", columns=("what", "time", "over"), rows=tuple(rows), note="; ".join(notes))
+
+
+_STALLED: Final = {
+    "prefill": "stalled beside prefill of others",
+    "preemption": "stalled by its own preemption",
+    "unexplained": "stalled, unexplained",
+}
+
+
+def culprits(report: Document) -> Table:
+    """The requests that held others up for the longest."""
+    rows = [
+        (shorten(text(one["request"]), 20), one["trace_id"], seconds(one["time"]), number(one["requests"]))
+        for one in report["interference"]["culprits"]
+    ]
+    columns = ("request", "trace", "held others up", "requests")
+    return Table(title="Requests that others waited for", columns=columns, rows=tuple(rows), left=2)

@@ -104,6 +104,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         legal=_flag(own.get(semconv.LEGAL)),
         slo_met=_flag(own.get(semconv.SLO_MET)),
         breaches=breaches,
+        links=span.links,
     )
 
 

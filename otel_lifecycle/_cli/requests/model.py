@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from otel_lifecycle._cli.sources.spans import SpanLink
+
 STAGES: Final = ("queue", "preprocessing", "prefill", "decode")
 """The stages in the order a request passes them; the unit of every figure here is the second."""
 
@@ -43,7 +45,7 @@ class Request:
     ``attributes`` are those of the span over those of its resource.  ``seconds``: the durations that are known.
     ``shares``: of every stage, where the request completed with each boundary.  ``itl``: p50, p95, p99 and max of its
     gaps, as far as known; ``gaps``: every one, where the span tells.  ``marks``: (event, seconds after arrival) of the
-    boundaries.  ``legal``: None where nothing can be said of it (events were dropped).
+    boundaries.  ``legal``: None where nothing can be said of it (events were dropped).  ``links``: the span's.
     """
 
     trace_id: str
@@ -71,6 +73,7 @@ class Request:
     legal: bool | None
     slo_met: bool | None
     breaches: tuple[Breach, ...]
+    links: tuple[SpanLink, ...] = ()
 
     @property
     def role(self) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import rule_of
-from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, Request
+from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
 from otel_lifecycle._core.lifecycle import BOUNDARIES, SHAPES, TERMINAL_EVENTS
@@ -17,17 +16,10 @@ from otel_lifecycle._core.lifecycle import BOUNDARIES, SHAPES, TERMINAL_EVENTS
 TableRow = dict[str, Any]
 """Column -> value; a column without an entry is NULL."""
 
-_NANO: Final = 1e-9
-_MICRO: Final = 1e-6
 _TYPES: Final = {column.name: column.type for column in COLUMNS}
 _BOUNDARY: Final = {**BOUNDARIES, "arrive": "arrival"}
 _BESIDE: Final = frozenset({semconv.TOKEN_OFFSETS, semconv.VIOLATIONS, semconv.LINK_REASON})
 """Attributes that are neither a column by themselves nor kept beside them: other columns say the same."""
-
-STALL_GAPS: Final = 8
-"""Gaps below which no stall is claimed."""
-STALL_FACTOR: Final = 2.0
-STALL_MARGIN_S: Final = 0.005
 
 
 def row_of(request: Request, span: Span) -> TableRow:
@@ -142,7 +134,7 @@ def _add_lists(row: TableRow, request: Request, span: Span) -> None:
     found = {
         "tokens": tokens,
         "gaps": list(request.gaps),
-        "stalls": [{"token": number, "start": start, "length": length} for number, start, length in stalls_of(tokens)],
+        "stalls": [stall._asdict() for stall in token_stalls(tokens)],
         "violations": [
             {"kind": one.kind, "state": one.state, "event": one.event, "at": one.offset, "rule": rule_of(one)}
             for one in request.breaches
@@ -161,28 +153,3 @@ def _link(trace_id: str, span_id: str, attributes: Mapping[str, Any]) -> TableRo
         "time": _number(attributes.get(semconv.LINK_TIME)),
         "request_id": _text(attributes.get(semconv.REQUEST_ID)),
     }
-
-
-def token_times(request: Request, span: Span) -> list[float]:
-    """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
-    told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
-    if len(told) > 1:
-        return [(time - request.start_ns) * _NANO for time in told]
-    first = request.seconds.get("ttft")
-    return [] if first is None else [first + offset * _MICRO for offset in token_offsets(request.attributes)]
-
-
-def stalls_of(tokens: list[float]) -> Iterator[tuple[int, float, float]]:
-    """Yield (number of the token before, start, length in seconds) of every stall between tokens.
-
-    A stall is a gap longer than twice the usual gap, and than the usual gap and 5 ms; it begins when the usual gap is
-    over.  The usual gap is the median.
-    """
-    gaps = [later - earlier for earlier, later in pairwise(tokens)]
-    if len(gaps) < STALL_GAPS:
-        return
-    usual = sorted(gaps)[(len(gaps) - 1) // 2]
-    limit = max(STALL_FACTOR * usual, usual + STALL_MARGIN_S)
-    for number, gap in enumerate(gaps):
-        if gap > limit:
-            yield number + 1, tokens[number] + usual, gap - usual

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.requests.tokens import TokenStall, token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
 
-STALL: Final = 5.0
-"""A gap so many times the median gap, and at least :data:`STALL_S`, is shown as a stall."""
-STALL_S: Final = 0.05
 SKEW_NS: Final = 50_000_000
 """Clocks that are so far apart show."""
 MAX_BARS: Final = 60
@@ -30,15 +26,6 @@ class Bar:
     end: float
     depth: int
     colour: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
-    """A gap between two tokens that stands out: after which token, from when, how long."""
-
-    token: int
-    start: float
-    length: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +46,7 @@ class Anatomy:
     caller: Caller | None
     bars: tuple[Bar, ...]
     tokens: tuple[float, ...]
-    stalls: tuple[Stall, ...]
+    stalls: tuple[TokenStall, ...]
     skewed: int
 
     @property
@@ -70,12 +57,14 @@ class Anatomy:
 
 def anatomy(found: Found) -> Anatomy:
     """Take a request apart."""
-    tokens = tuple(_tokens(found))
+    tokens = token_times(found.request, found.span)
     bars = tuple(_bars(found))[:MAX_BARS]
     by_id = {span.span_id: span for span in found.spans}
     skewed = sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans)
     caller = _caller(found, by_id.get(found.span.parent_id))
-    return Anatomy(found=found, caller=caller, bars=bars, tokens=tokens, stalls=tuple(_stalls(tokens)), skewed=skewed)
+    return Anatomy(
+        found=found, caller=caller, bars=bars, tokens=tuple(tokens), stalls=tuple(token_stalls(tokens)), skewed=skewed
+    )
 
 
 def _caller(found: Found, span: Span | None) -> Caller | None:
@@ -98,26 +87,6 @@ def _contradicts(span: Span, parent: Span | None) -> bool:
         return False
     late = semconv.STAGE in span.attributes and span.end_ns > parent.end_ns + SKEW_NS
     return late or span.start_ns < parent.start_ns - SKEW_NS
-
-
-def _tokens(found: Found) -> Iterator[float]:
-    """Yield the time of every token: from its event, or from the offsets after the first."""
-    request = found.request
-    told = [event.time_ns for event in found.span.events if event.name in {"first_token", "token"}]
-    if len(told) > 1:
-        yield from ((time - request.start_ns) * 1e-9 for time in told)
-    elif "ttft" in request.seconds:
-        yield from (request.seconds["ttft"] + offset * 1e-6 for offset in token_offsets(request.attributes))
-
-
-def _stalls(tokens: tuple[float, ...]) -> Iterator[Stall]:
-    gaps = [later - earlier for earlier, later in pairwise(tokens)]
-    if len(gaps) < 2:
-        return
-    median = sorted(gaps)[len(gaps) // 2]
-    for number, gap in enumerate(gaps):
-        if gap >= STALL_S and gap >= STALL * median:
-            yield Stall(token=number + 1, start=tokens[number], length=gap)
 
 
 def _bars(found: Found) -> Iterator[Bar]:

@@ -1,0 +1,43 @@
+"""When the tokens of a request came, and where they stalled."""
+
+from __future__ import annotations
+
+from operator import sub
+from typing import NamedTuple
+
+from otel_lifecycle._cli.requests.from_span import token_offsets
+from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._core.stalls import limit, usual_gap
+
+
+class TokenStall(NamedTuple):
+    """A stall: the number of the token before it, its start in seconds after arrival, and its length in seconds."""
+
+    token: int
+    start: float
+    length: float
+
+
+def token_times(request: Request, span: Span) -> list[float]:
+    """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
+    told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
+    if len(told) > 1:
+        return [(time - request.start_ns) * 1e-9 for time in told]
+    first = request.seconds.get("ttft")
+    return [] if first is None else [first + offset * 1e-6 for offset in token_offsets(request.attributes)]
+
+
+def token_stalls(tokens: list[float]) -> list[TokenStall]:
+    """Return the stalls between tokens, by the same rule as at the end of a live request."""
+    times = [round(time * 1e9) for time in tokens]
+    gaps = list(map(sub, times[1:], times))
+    usual = usual_gap(sorted(gaps))
+    if usual is None:
+        return []
+    above, base = limit(round(usual)), round(usual)
+    return [
+        TokenStall(number, (times[number - 1] + base) * 1e-9, (gap - base) * 1e-9)
+        for number, gap in enumerate(gaps, 1)
+        if gap > above
+    ]
