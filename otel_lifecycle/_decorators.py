@@ -107,8 +107,10 @@ def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable
 class _GeneratorFunction:
     """A traced generator function.
 
-    The request arrives at the call and opens at the first pull, which no generator function could do by itself; yet
-    frameworks ask ``inspect`` whether a function is one, and this looks like the one it wraps.
+    The request arrives at the call and opens at the first pull.  A real generator function cannot see its call, because
+    its body begins with the first pull.  Frameworks ask ``inspect`` whether a function is a generator function, which
+    asks ``__code__``; that is therefore the one of the function it wraps.  (A plain function would fail that question;
+    ``functools.partial`` passes it and loses methods and pickling.)
     """
 
     def __init__(self, function: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -125,6 +127,10 @@ class _GeneratorFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        """Pickle it as functions are: by its name, so that a pool of processes can be given it."""
+        return str(vars(self)["__qualname__"])
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)

@@ -241,17 +241,41 @@ class Driver(RequestView):
         """Take a function's result: wrap it if it goes on, else it is the whole answer and the end."""
         if self._tracked is None:
             return result
-        if hasattr(result, "body_iterator"):
-            result.body_iterator = self.stream(result.body_iterator, tokens=tokens)
+        body = _attribute(result, "body_iterator")
+        if body is not None and self._wrap_body(result, body, tokens):
             return result
-        if hasattr(result, "__aiter__") or hasattr(result, "__next__"):
+        if _attribute(result, "__aiter__") is not None or _attribute(result, "__next__") is not None:
             return self.stream(result, tokens=tokens)
-        if inspect.isawaitable(result):
+        if callable(_attribute(result, "add_done_callback")):
+            # A future stays the future it is: callers wait for it, cancel it and hand it on.
+            result.add_done_callback(partial(self._done, tokens))
+            return result
+        if _attribute(result, "__await__") is not None or inspect.isawaitable(result):
             return self._awaited(result, tokens)
+        self._answer_with(result, tokens)
+        return result
+
+    def _wrap_body(self, response: Any, body: Any, tokens: Counter | None) -> bool:
+        """Put the wrapped body into a response; False where the response does not take it."""
+        try:
+            response.body_iterator = self.stream(body, tokens=tokens)
+        except Exception:  # noqa: BLE001  # it is immutable: its end is not seen, so the answer is taken as given
+            return False
+        return True
+
+    def _answer_with(self, result: Any, tokens: Counter | None) -> None:
         if self.owned and self.awaits_output:
             self.answer(None if tokens is None else self.count_of(tokens, result))
         self.leave(None)
-        return result
+
+    def _done(self, tokens: Counter | None, future: Any) -> None:
+        """Take what a future gave; it is called by the future, which swallows no exception of ours: there is none."""
+        try:
+            result = future.result()
+        except BaseException as error:  # noqa: BLE001  # whoever waits for the future gets it
+            self.leave(error)
+        else:
+            self._answer_with(result, tokens)
 
     async def _awaited(self, awaitable: Any, tokens: Counter | None) -> Any:
         return self.returned(await self.wait(awaitable), tokens=tokens)
@@ -305,6 +329,14 @@ class Driver(RequestView):
     def terminal_for(self, error: BaseException, *, inside: bool = False) -> Terminal | None:
         """Return how an exception would end it; ``inside``: it came out of the engine, not out of the client's side."""
         return None if self._tracked is None else self._tracked.terminal_of(error, inside=inside)
+
+
+def _attribute(result: Any, name: str) -> Any:
+    """Return an attribute; None where there is none, or where the result's own methods raise."""
+    try:
+        return getattr(result, name, None)
+    except Exception:  # noqa: BLE001  # a proxy of a remote object, say
+        return None
 
 
 def _moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:

@@ -30,6 +30,8 @@ GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 ERROR_TYPE: Final = "error.type"
 
 REQUEST_ID: Final = "inference.request.id"
+GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
+"""As vLLM calls it; no convention has it, so it is written under ``compat="vllm"`` only."""
 REQUEST_ATTEMPT: Final = "inference.request.attempt"
 ROLE: Final = "inference.request.role"
 TRAFFIC: Final = "inference.traffic"

@@ -25,8 +25,8 @@ _VLLM = {
     "queue_wait": "gen_ai.latency.time_in_queue",
     "ttft": "gen_ai.latency.time_to_first_token",
     "e2e": "gen_ai.latency.e2e",
-    "prefill": "gen_ai.latency.time_in_model_prefill",
-    "decode_time": "gen_ai.latency.time_in_model_decode",
+    # vLLM's decode ends with the last token, not with the request.
+    "token_span": "gen_ai.latency.time_in_model_decode",
 }
 
 
@@ -43,7 +43,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
         **(_interference(finished.interference, verdict) if finished.interference is not None else {}),
     }
     if compat == "vllm":
-        attributes.update(_vllm(verdict))
+        attributes.update(_vllm(verdict, finished.report["shape"]))
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -133,9 +133,15 @@ def _interference(found: Interference, verdict: Verdict) -> Attributes:
     return attributes
 
 
-def _vllm(verdict: Verdict) -> Attributes:
+def _vllm(verdict: Verdict, shape: str) -> Attributes:
+    names_after_admit = ("prefill",) if shape == "preprocess_first" else ("preprocessing", "prefill")
     attributes: Attributes = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
-    if "prefill" in verdict.seconds and "decode_time" in verdict.seconds:
-        inference = verdict.seconds["prefill"] + verdict.seconds["decode_time"]
-        attributes["gen_ai.latency.time_in_model_inference"] = inference
+    seconds = verdict.seconds
+    # Its prefill begins when the request is scheduled, so it has our preprocessing in it where that follows the queue.
+    after_queue = [seconds.get(name) for name in names_after_admit]
+    if None not in after_queue:
+        prefill = sum(value for value in after_queue if value is not None)
+        attributes["gen_ai.latency.time_in_model_prefill"] = prefill
+        if "token_span" in seconds:
+            attributes["gen_ai.latency.time_in_model_inference"] = prefill + seconds["token_span"]
     return attributes

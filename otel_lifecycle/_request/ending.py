@@ -16,6 +16,7 @@ from threading import Lock
 from time import perf_counter_ns
 from typing import Any
 
+from otel_lifecycle import semconv
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
@@ -137,6 +138,9 @@ class RequestEnding:
             self._writer.write(
                 self._state, finished, verdict, ended_at=self._ended_at, token_times=token_times, compat=compat
             )
+            request_id = self._conditions.attributes.get(semconv.REQUEST_ID)
+            if compat == "vllm" and request_id is not None:
+                self._writer.set({semconv.GEN_AI_REQUEST_ID: request_id})
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
 
