@@ -7,7 +7,9 @@ import (
 
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/loadbalancingexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/bearertokenauthextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/filterprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/tailsamplingprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/transformprocessor"
@@ -34,6 +36,8 @@ func components() (otelcol.Factories, error) {
 	factories := otelcol.Factories{Telemetry: otelconftelemetry.NewFactory()}
 	var err error
 	if factories.Extensions, err = otelcol.MakeFactoryMap[extension.Factory](
+		bearertokenauthextension.NewFactory(),
+		filestorage.NewFactory(),
 		healthcheckextension.NewFactory(),
 	); err != nil {
 		return factories, err
