@@ -117,6 +117,7 @@ class LifecycleSpanProcessor(SpanProcessor):
     def end_requests(self) -> None:
         """End every open request as cancelled, reason ``shutdown``; nothing else is shut."""
         self._guard("shutdown", runtime().end_all, self)
+        self._instruments.retire(self)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """End the requests whose handle is gone, then flush the next processor."""

@@ -334,6 +334,25 @@ PREEMPTION_COUNT: Final = Metric(
     description="Times a running request was evicted, by the stage it was in.",
     attributes=(STAGE,),
 )
+MIXED_TIME: Final = Metric(
+    name="inference.mixed.time",
+    kind="counter",
+    unit="s",
+    description="Time in each stage of the completed requests that have no single bottleneck.",
+    attributes=(STAGE,),
+)
+SERVERS: Final = Metric(
+    name="inference.servers",
+    kind="observable_up_down_counter",
+    unit="{server}",
+    description="1 while the process serves, 0 once it has shut down in order; a process that is killed stays at 1.",
+)
+SERVER_START_TIME: Final = Metric(
+    name="inference.server.start_time",
+    kind="observable_gauge",
+    unit="s",
+    description="When the process began to serve, in seconds since 1970; it never goes back within one instance.",
+)
 STARTUP_DURATION: Final = Metric(
     name="inference.startup.duration",
     kind="histogram",
@@ -408,6 +427,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     ACTIVE_REQUESTS,
     OLDEST_REQUEST_AGE,
     PREEMPTION_COUNT,
+    MIXED_TIME,
+    SERVERS,
+    SERVER_START_TIME,
     STARTUP_DURATION,
     QUEUE_TIME,
     STALLED_TIME,

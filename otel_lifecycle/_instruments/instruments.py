@@ -27,6 +27,7 @@ from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
 from otel_lifecycle._instruments.label_sets import AttributeSets, Combination, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import now_in
+from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
@@ -48,11 +49,18 @@ class Instruments:
         self._active_seen: dict[Combination, None] = {}
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         _observe(meter, semconv.ACTIVE_REQUESTS, self._observe_active)
+        self._process = ServingProcess(self._recorders)
         _observe(meter, semconv.OLDEST_REQUEST_AGE, self._observe_oldest)
+        _observe(meter, semconv.SERVERS, self._process.servers)
+        _observe(meter, semconv.SERVER_START_TIME, self._process.start_time)
 
     def attach(self, recorder: object) -> None:
         """Observe the open requests of this processor too."""
         self._recorders.add(recorder)
+
+    def retire(self, recorder: object) -> None:
+        """Stop counting this processor as one that serves: it was shut down in order."""
+        self._process.retire(recorder)
 
     # What requests hand over.
 
@@ -87,6 +95,8 @@ class Instruments:
 
     def _fold_one(self, value: HandedOver) -> None:
         value.fold(self._sets)
+        if isinstance(value, FinishedRequest):
+            self._process.had_traffic = True
 
     # What is observed.
 
@@ -110,6 +120,7 @@ class Instruments:
             key = (*labels, stage)
             counts[key] = counts.get(key, 0) + 1
         self._active_seen.update(dict.fromkeys(counts))
+        self._process.had_traffic = self._process.had_traffic or bool(counts)
         return [
             Observation(count, self._attributes.of(semconv.ACTIVE_REQUESTS, key[:4], key[4:]))
             for key, count in counts.items()

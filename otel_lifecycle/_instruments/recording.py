@@ -52,6 +52,11 @@ class FinishedRequest(NamedTuple):
         for metric, name in _DURATIONS:
             if name in seconds:
                 labels.add((seconds[name], moment), metric, outcome)
+        # In the stage histogram a mixed request is one among all. Its alert names the stages that cost mixed requests time.
+        if verdict.bottleneck == "mixed":
+            for stage, spent in verdict.stages.items():
+                if stage != "preempted":
+                    labels.add((spent, moment), semconv.MIXED_TIME, stage)
         for state, count in finished.preemptions.items():
             labels.add((count, moment), semconv.PREEMPTION_COUNT, semconv.WIRE_STAGE[state])
         for objective, met in (verdict.slo or {}).items():

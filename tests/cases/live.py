@@ -208,13 +208,16 @@ def percentile(values: Iterable[float], share: float) -> float:
 Series = tuple[str, tuple[tuple[str, Any], ...]]
 """The name of a metric and its attributes, beyond operation, provider and model."""
 
+OF_THE_PROCESS: Final = ("inference.servers", "inference.server.start_time")
+"""Metrics about the process, which no request changes."""
 UNSTEADY: Final = (
     "inference.oldest_request.age",
     "inference.cancel.lag",
     "inference.queue.time",
     "inference.stall.time",
+    *OF_THE_PROCESS,
 )
-"""Metrics that depend on when they are read, or on the other requests of the engine."""
+"""Metrics that depend on when they are read, on the other requests of the engine, or on no request."""
 
 
 def series(metric: str, **attributes: Any) -> Series:
@@ -263,6 +266,9 @@ def counts(case: Case) -> dict[Series, float]:
         series("inference.tokens", inference__token__direction="output"): case.metric("streamed_tokens") or 0,
         series("inference.tokens", inference__token__direction="wasted"): case.wasted,
     }
+    if case.stage == "mixed":
+        for stage, name in STAGE_METRICS.items():
+            found[series("inference.mixed.time", inference__stage=stage)] = near(case.metric(name) or 0)
     for kind in case.violations:
         found[series("inference.transition.violations", inference__violation__kind=kind)] = 1
     for state in case.preempted:

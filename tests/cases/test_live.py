@@ -12,6 +12,7 @@ from tests.support.telemetry import Telemetry
 from .live import (
     BASE,
     EPOCH,
+    OF_THE_PROCESS,
     expected_attributes,
     expected_events,
     expected_points,
@@ -114,7 +115,8 @@ def test_points(case: Case, telemetry: Telemetry) -> None:
 def test_points_have_the_names_of_the_request(case: Case, telemetry: Telemetry) -> None:
     """Operation, provider and model are on every point about requests."""
     play(case, telemetry)
-    points = [point for point in telemetry.points() if point["metric"] != "inference.oldest_request.age"]
+    about = ("inference.oldest_request.age", *OF_THE_PROCESS)
+    points = [point for point in telemetry.points() if point["metric"] not in about]
     assert [point["metric"] for point in points if not BASE.items() <= point["attributes"].items()] == []
 
 

@@ -27,12 +27,16 @@ class BuildError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One binary: the module that pins it, the package it is built from, and how to make it say its version."""
+    """One binary: the module that pins it, the package it is built from, and how to make it say its version.
+
+    ``tags``: build tags of Go, which are part of what is built.
+    """
 
     name: str
     module: str
     package: str
     version: tuple[str, ...] = ("--version",)
+    tags: str = ""
 
     @property
     def pins(self) -> tuple[Path, ...]:
@@ -40,12 +44,26 @@ class Program:
         return tuple(path for name in ("go.mod", "go.sum", "main.go") if (path := HERE / self.module / name).exists())
 
 
+# Without them the clients of some twenty clouds and of Kubernetes are compiled in, a third of all packages and most of
+# the time. collector-config/ finds its targets by name (DNS) alone.
+FEWER_DISCOVERIES: Final = "remove_all_sd,enable_dns_sd"
+
 PROGRAMS: Final = {
     program.name: program
     for program in (
         Program(name="collector", module="collector", package="."),
-        Program(name="prometheus", module="prometheus", package="github.com/prometheus/prometheus/cmd/prometheus"),
-        Program(name="promtool", module="prometheus", package="github.com/prometheus/prometheus/cmd/promtool"),
+        Program(
+            name="prometheus",
+            module="prometheus",
+            package="github.com/prometheus/prometheus/cmd/prometheus",
+            tags=FEWER_DISCOVERIES,
+        ),
+        Program(
+            name="promtool",
+            module="prometheus",
+            package="github.com/prometheus/prometheus/cmd/promtool",
+            tags=FEWER_DISCOVERIES,
+        ),
         Program(
             name="alertmanager", module="alertmanager", package="github.com/prometheus/alertmanager/cmd/alertmanager"
         ),
@@ -69,7 +87,7 @@ def cache_root() -> Path:
 
 def binary(name: str) -> Path:
     """Return where the binary of that program belongs, built or not."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(PROGRAMS[name].tags.encode())
     for path in PROGRAMS[name].pins:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return cache_root() / digest.hexdigest()[:16] / name
@@ -123,7 +141,19 @@ def _build(program: Program, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{program.name}-") as folder:
         made = Path(folder) / program.name
         # The files that pin the versions are read, never rewritten; nothing is linked to this machine's libraries.
-        command = [go, "build", "-mod=readonly", "-p", "2", "-trimpath", "-ldflags=-s -w", "-o", str(made)]
+        command = [
+            go,
+            "build",
+            "-mod=readonly",
+            "-p",
+            "2",
+            "-trimpath",
+            "-ldflags=-s -w",
+            "-tags",
+            program.tags,
+            "-o",
+            str(made),
+        ]
         _run([*command, program.package], program, cwd=HERE / program.module)
         _run([str(made), *program.version], program, cwd=Path(folder))
         _mark(target).unlink(missing_ok=True)

@@ -25,22 +25,22 @@ def scaled(text: str) -> str:
     return _DURATION.sub(lambda found: f"{int(found[1]) * _UNITS[found[2]] // SHORTER}ms", text)
 
 
-def rules(config: Path, folder: Path) -> list[Path]:
-    """Write the rule files, shortened, under ``folder`` and return where they are."""
+def rules(config: Path, folder: Path, runbooks: str) -> list[Path]:
+    """Write the rule files, shortened, under ``folder``, with ``runbooks`` in its place; return where they are."""
     target = folder / "rules"
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for source in sorted((config / "rules").glob("*.yaml")):
         path = target / source.name
         path.write_text(_without_comments(source.read_text()))
-        path.write_text(scaled(path.read_text()))
+        path.write_text(scaled(path.read_text()).replace("{url: README.md}", f"{{url: {runbooks}}}"))
         written.append(path)
     return written
 
 
-def prometheus(config: Path, folder: Path, targets: Mapping[str, str]) -> Path:
+def prometheus(config: Path, folder: Path, targets: Mapping[str, str], runbooks: str = "README.md") -> Path:
     """Write prometheus.yaml beside its rules, with ``targets`` in the place of the names it scrapes and posts to."""
-    rules(config, folder)
+    rules(config, folder, runbooks)
     text = scaled(_without_comments((config / "prometheus.yaml").read_text()))
     for name, address in targets.items():
         assert text.count(f"[{name}]") == 1, f"prometheus.yaml names {name} {text.count(name)} times"

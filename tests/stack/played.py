@@ -30,8 +30,8 @@ SETTINGS: Final = {
     "OTEL_LIFECYCLE_SLO_TTFT": "0.5",
     "OTEL_LIFECYCLE_SLO_TPOT": "0.05",
 }
-LAST_RULES: Final = ("inference:stage_count:increase5m", "inference:bottleneck:ratio5m", "inference:goodput:rate5m")
-"""The last of each group that has a value here, in the order in which the groups read each other."""
+LAST_RULE: Final = "inference:goodput:rate5m"
+"""The last recording rule that has a value here; the rules are one group, evaluated in order."""
 Samples = dict[frozenset[tuple[str, str]], float]
 
 
@@ -146,8 +146,8 @@ def with_rules_as_they_stand(folder: Path) -> Running:
     program = programs.prometheus(folder, dict.fromkeys(("alertmanager:9093", "collector:8888", "jaeger:8888"), nobody))
     for path in (folder / "rules").iterdir():
         path.unlink()
-    rules = (CONFIG / "rules" / "recording.yaml").read_text()
-    (folder / "rules" / "recording.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
+    rules = (CONFIG / "rules" / "inference.yaml").read_text()
+    (folder / "rules" / "inference.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
     return replace(program, command=[part for part in program.command if "lookback" not in part])
 
 
@@ -195,13 +195,12 @@ def all_judged(collector: Running, said: Mapping[str, Statement]) -> None:
 
 
 def evaluated(prometheus: Prometheus) -> None:
-    """Wait until the rules of each group have read what is there by now, one group after the other."""
-    for rule in LAST_RULES:
-        since = time.time()
+    """Wait until the rules have read what is there by now."""
+    since = time.time()
 
-        def newer(rule: str = rule, since: float = since) -> None:
-            latest = prometheus.value(f"max(timestamp({rule}))")
-            if latest <= since:
-                raise NotYet(f"{rule} is of {latest}, not after {since}")
+    def newer() -> None:
+        latest = prometheus.value(f"max(timestamp({LAST_RULE}))")
+        if latest <= since:
+            raise NotYet(f"{LAST_RULE} is of {latest}, not after {since}")
 
-        eventually(newer)
+    eventually(newer)

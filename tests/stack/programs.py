@@ -170,7 +170,7 @@ def jaeger(folder: Path) -> Running:
 def prometheus(folder: Path, targets: Mapping[str, str]) -> Running:
     """Describe Prometheus on prometheus.yaml and its rules, with short windows and these targets in their place."""
     (port,) = free_ports(1)
-    config = overlay.prometheus(CONFIG, folder, {**targets, "localhost:9090": f"{LOOPBACK}:{port}"})
+    config = overlay.prometheus(CONFIG, folder, {**targets, "localhost:9090": f"{LOOPBACK}:{port}"}, RUNBOOKS)
     return Running(
         name="prometheus",
         command=[
@@ -182,7 +182,7 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Running:
             "--enable-feature=exemplar-storage",
             f"--query.lookback-delta={overlay.scaled('5m')}",
         ],
-        env={"RUNBOOKS": RUNBOOKS},
+        env={},
         folder=folder,
         ready=f"http://{LOOPBACK}:{port}/-/ready",
         ports={"http": port},

@@ -72,7 +72,7 @@ def played(stack: Stack) -> Iterator[None]:
 
         def compared() -> None:
             # The hour before is the last thing to be there: ten short seconds later.
-            stack.prometheus.value(f'inference:bottleneck:baseline1h{{job="{JOB}", inference_bottleneck="mixed"}}')
+            stack.prometheus.value(f'inference:bottleneck:usual{{job="{JOB}", inference_bottleneck="mixed"}}')
 
         eventually(compared)
         yield

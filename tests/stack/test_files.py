@@ -47,9 +47,9 @@ def test_prometheus_accepts_its_file_and_the_rules() -> None:
 
 
 def test_alertmanager_accepts_its_file() -> None:
-    """Amtool finds the receiver and both inhibitions."""
+    """Amtool finds the receiver and the three inhibitions."""
     said = run("amtool", "check-config", CONFIG / "alertmanager.yaml")
-    assert "2 inhibit rules" in said
+    assert "3 inhibit rules" in said
     assert "1 receivers" in said
 
 
@@ -65,14 +65,19 @@ def test_the_gateways_judge_as_the_single_collector_does() -> None:
 def test_the_sampler_waits_longer_than_a_request_may_take() -> None:
     """Its default wait exceeds the age at which a request is called one that never ends (C68)."""
     (wait,) = re.findall(r"decision_wait: \$\{env:TRACE_WAIT:-(\d+)s\}", (CONFIG / "collector.yaml").read_text())
-    (age,) = re.findall(r"oldest_request_age_seconds:max > (\d+)", (CONFIG / "rules" / "alerts.yaml").read_text())
+    (age,) = re.findall(r"oldest_request_age_seconds:max > (\d+)", (CONFIG / "rules" / "inference.yaml").read_text())
     assert int(wait) > int(age)
+
+
+def project_of(env: Mapping[str, str]) -> Any:
+    """Return compose.yaml as the loader behind ``docker compose`` understands it in that environment."""
+    return json.loads(run("validate", "compose", CONFIG / "compose.yaml", env=env))
 
 
 @pytest.fixture(scope="module")
 def project() -> Any:
-    """compose.yaml as the loader behind ``docker compose`` understands it."""
-    return json.loads(run("validate", "compose", CONFIG / "compose.yaml", env=SETTINGS))
+    """compose.yaml with nothing set but what must be."""
+    return project_of(SETTINGS)
 
 
 def test_compose_mounts_files_that_exist(project: Any) -> None:
@@ -126,13 +131,13 @@ def test_compose_passes_every_setting_on() -> None:
     agents = {f"AGENT_{name}": f"the-agents-{name}" for name in ("MEMORY_LIMIT_MIB", "MEMORY_SPIKE_MIB")}
     memory = {"COLLECTOR_MEMORY": "3g", "AGENT_MEMORY": "1g"}
     env = {**SETTINGS, **given, **agents, **memory, "RUNBOOKS": "https://wiki.example"}
-    services = json.loads(run("validate", "compose", CONFIG / "compose.yaml", env=env))["services"]
+    services = project_of(env)["services"]
     for service, file in SERVICES.items():
         own = {name: given[name] for name in names_read(file) - LISTENS}
         if service == "agent":
             own |= {name.removeprefix("AGENT_"): value for name, value in agents.items()}
         assert services[service]["environment"] == own, service
-    assert services["prometheus"]["environment"] == {"RUNBOOKS": "https://wiki.example"}
+    assert '{url: "https://wiki.example"}' in project_of(env)["configs"]["runbooks"]["content"]
     limits = [int(services[service]["mem_limit"]) >> 30 for service in SERVICES]
     assert limits == [3, 1, 3]
 
@@ -180,16 +185,33 @@ def test_every_alert_has_its_section_in_the_runbook() -> None:
     headings = re.findall(r"^### (Inference\w+)$", README.read_text(), re.MULTILINE)
     assert sorted(headings) == alerts()
     text = "".join(path.read_text() for path in RULES)
-    links = re.findall(r'runbook_url: "\{\{ or \$externalLabels.runbooks `README.md` \}\}#(\w+)"', text)
+    links = re.findall(r'runbook_url: "\{\{ with query `inference:runbooks:info` .*?\}\}#(\w+)"', text)
     assert set(links) == {name.lower() for name in alerts()}
     assert len(links) == len(re.findall(r"\n        annotations:(?: &\w+)?\n", text))
 
 
-def test_a_runbook_is_linked_to_where_the_operator_keeps_it() -> None:
-    """RUNBOOKS becomes the external label that the links begin with, and a label of no alert."""
-    text = (CONFIG / "prometheus.yaml").read_text()
-    assert "runbooks: ${RUNBOOKS}" in text
-    assert "{action: labeldrop, regex: runbooks}" in text
+def test_the_address_of_the_runbook_is_a_label_of_one_series_only() -> None:
+    """It is no external label, which federation and remote write would add to every sample; README.md by default."""
+    assert "external_labels" not in (CONFIG / "prometheus.yaml").read_text()
+    compose = project_of(SETTINGS)["configs"]["runbooks"]["content"]
+    shipped = (CONFIG / "rules" / "runbooks.yaml").read_text()
+    rules = shipped.split("groups:", 1)[1].replace("{url: README.md}", '{url: "README.md"}')
+    assert [line.strip() for line in compose.split("groups:", 1)[1].splitlines()] == [
+        line.strip() for line in rules.splitlines()
+    ]
+
+
+def test_an_alert_reads_figures_of_its_own_instant() -> None:
+    """Recording rules and the alerts that read them are one group, which Prometheus evaluates in order."""
+    text = (CONFIG / "rules" / "inference.yaml").read_text()
+    assert re.findall(r"^  - name: (\S+)$", text, re.MULTILINE) == ["inference"]
+    recorded = {name: text.index(f"- record: {name}\n") for name in re.findall(r"- record: (\S+)", text)}
+    for rule in re.split(r"\n      - (?=record|alert)", text)[1:]:
+        at = text.index(rule)
+        expr = rule.split("\n        annotations:")[0].split("expr:", 1)[1]
+        own = rule.split(": ", 1)[1].split("\n")[0]
+        read = set(re.findall(r"inference:[\w:]+", expr)) - {own}
+        assert {name for name in read if recorded[name] > at} == set(), own
 
 
 def test_every_alert_is_tested_to_fire_and_to_be_silent() -> None:
