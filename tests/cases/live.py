@@ -268,7 +268,7 @@ def counts(case: Case) -> dict[Series, float]:
     }
     if case.stage == "mixed":
         for stage, name in STAGE_METRICS.items():
-            found[series("inference.mixed.time", inference__stage=stage)] = near(case.metric(name) or 0)
+            found[series("inference.mixed.time", inference__stage=stage)] = case.metric(name) or 0
     for kind in case.violations:
         found[series("inference.transition.violations", inference__violation__kind=kind)] = 1
     for state in case.preempted:
@@ -301,7 +301,10 @@ def expected_points(*cases: Case) -> dict[Series, Any]:
             values[key] = [*values.get(key, []), *new]
         for key, count in counts(case).items():
             totals[key] = totals.get(key, 0) + count
-    return {**{key: histogram(key[0], new) for key, new in values.items()}, **totals}
+    return {
+        **{key: histogram(key[0], new) for key, new in values.items()},
+        **{key: near(total) for key, total in totals.items()},
+    }
 
 
 def found_points(points: Iterable[Point]) -> dict[Series, Any]:
