@@ -52,7 +52,7 @@ class FinishedRequest(NamedTuple):
         for metric, name in _DURATIONS:
             if name in seconds:
                 labels.add((seconds[name], moment), metric, outcome)
-        # In the stage histogram a mixed request is one among all. Its alert names the stages that cost mixed requests time.
+        # In the stage histogram a mixed request is one among all. Its alert names the stages that cost it time.
         if verdict.bottleneck == "mixed":
             for stage, spent in verdict.stages.items():
                 if stage != "preempted":

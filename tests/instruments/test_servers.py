@@ -8,7 +8,9 @@ import time
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
 
+import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.support.telemetry import Telemetry, plain_points
 
@@ -20,14 +22,18 @@ def value(telemetry: Telemetry, metric: str) -> float | None:
 
 
 def test_a_process_that_serves_is_one_server(telemetry: Telemetry) -> None:
-    """It is 1 before the first request and stays 1, however many requests there are."""
-    before = value(telemetry, "inference.servers")
+    """It is there from the first request on, and stays 1 however many requests there are."""
+    assert telemetry.points("inference.servers") == []
+    request = telemetry.request(model="tiny")
+    first = value(telemetry, "inference.servers")
+    request.cancel()
     telemetry.request(model="tiny").cancel()
-    assert (before, value(telemetry, "inference.servers")) == (1, 1)
+    assert (first, value(telemetry, "inference.servers")) == (1, 1)
 
 
 def test_the_last_word_of_an_orderly_end_is_zero(telemetry: Telemetry) -> None:
     """After the shutdown of the tracer provider the metrics that are still sent say 0."""
+    telemetry.request(model="tiny").cancel()
     telemetry.tracer_provider.shutdown()
     assert value(telemetry, "inference.servers") == 0
 
@@ -36,7 +42,10 @@ def test_a_process_serves_while_any_of_its_processors_does() -> None:
     """Of two processors on one meter provider, one is shut down: the process goes on."""
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader], shutdown_on_exit=False)
+    tracers = TracerProvider(shutdown_on_exit=False)
     first, second = (LifecycleSpanProcessor(meter_provider=meters) for _ in range(2))
+    tracers.add_span_processor(first)
+    lifecycle.request(model="tiny", tracer_provider=tracers).cancel()
 
     def servers() -> list[float | None]:
         return [p["value"] for p in plain_points(reader.get_metrics_data()) if p["metric"] == "inference.servers"]
@@ -49,6 +58,7 @@ def test_a_process_serves_while_any_of_its_processors_does() -> None:
 
 def test_the_start_time_does_not_change(telemetry: Telemetry) -> None:
     """It is the time at which the instruments were made, in seconds since 1970, at every collection."""
+    telemetry.request(model="tiny").cancel()
     first = value(telemetry, "inference.server.start_time")
     assert first is not None
     assert first <= time.time()
@@ -58,6 +68,7 @@ def test_the_start_time_does_not_change(telemetry: Telemetry) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_with_inherited_providers_has_a_start_time_of_its_own(telemetry: Telemetry) -> None:
     """Under the instance id of its parent it can be told from it."""
+    telemetry.request(model="tiny").cancel()
     first = value(telemetry, "inference.server.start_time")
     read, write = os.pipe()
     pid = os.fork()
