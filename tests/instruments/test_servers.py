@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
-from tests.support.telemetry import Telemetry, plain_points
+from tests.support.plain import plain_points
+from tests.support.telemetry import Telemetry
 
 
 def value(telemetry: Telemetry, metric: str) -> float | None:

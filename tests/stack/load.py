@@ -99,9 +99,10 @@ class Server:
         interval_ms: int = 500,
         batch_delay_ms: int = 200,
         counts_its_losses: bool = False,
+        instance: str | None = None,
     ) -> None:
         self.name = name
-        self.instance = str(uuid.uuid4())
+        self.instance = instance or str(uuid.uuid4())
         resource = Resource.create({"service.name": name, "service.instance.id": self.instance})
         reader = PeriodicExportingMetricReader(
             OTLPMetricExporter(endpoint=endpoint, insecure=True), export_interval_millis=interval_ms

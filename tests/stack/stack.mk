@@ -9,3 +9,7 @@ stack: $(STAMP) ## build the real Collector, Jaeger, Prometheus and Alertmanager
 .PHONY: test-stack
 test-stack: $(STAMP) $(if $(shell command -v go 2>/dev/null),stack) ## collector-config/ on the real programs
 	$(BIN)/python -m pytest -m stack --timeout=2400 $(ARGS)
+
+.PHONY: drill
+drill: $(STAMP) stack ## faults against the real programs; prints what each alert did
+	$(BIN)/python -m tests.stack.drill
