@@ -1,8 +1,8 @@
 """``python -m tests.benchmarks [NAME ...]``: measure, print a line for each budget, exit 1 unless all are met.
 
 NAME is one of the functions that measure: token_path, gaps, memory, sampled_requests, unsampled_requests,
-ends_of_requests, fallback, whole_server.  Left out, all of these are run, which takes less than eight minutes.
-more_servers has no budget and is run by name only.  Beside the table a page with plots is written to
+ends_of_requests, interference, fallback, whole_server.  Left out, all of these are run, which takes less than eight
+minutes.  more_servers has no budget and is run by name only.  Beside the table a page with plots is written to
 ``.benchmarks/index.html``.
 """
 
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 
-from tests.benchmarks import requests, tokens
+from tests.benchmarks import interference, requests, tokens
 from tests.benchmarks.measure import Budget
 from tests.benchmarks.page import write
 
@@ -61,6 +61,7 @@ def measures() -> dict[str, Measure]:
         requests.sampled_requests,
         requests.unsampled_requests,
         requests.ends_of_requests,
+        interference.interference,
         requests.fallback,
     ]
     if find_spec("fastapi") and find_spec("uvicorn"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -18,43 +17,16 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._runtime import runtime
 from tests.core.schedules import TICK, Expected, Scheduled, expected, schedules
+from tests.request.manual_clock import Clock, clock
 from tests.support.plain import Span
 from tests.support.telemetry import Telemetry
 
 MS = 1_000_000
 EPOCH = 1_700_000_000_000_000_000
+__all__ = ["clock"]
 Make = Callable[..., Telemetry]
 engines = itertools.count()
 """Each example has an engine of its own: requests of others are no neighbours."""
-
-
-class Clock:
-    """A clock that is set by hand, in the place of the two that requests read."""
-
-    def __init__(self) -> None:
-        self.now = 10**15
-
-    def perf_counter_ns(self) -> int:
-        """Return the reading of the monotonic clock."""
-        return self.now
-
-    def time_ns(self) -> int:
-        """Return the wall clock's time."""
-        return self.now + EPOCH
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    """Let requests read a clock that the test sets."""
-    made = Clock()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("otel_lifecycle."):
-            for read in ("perf_counter_ns", "time_ns"):
-                if hasattr(module, read):
-                    monkeypatch.setattr(module, read, getattr(made, read))
-    yield made
-    # The offset between the two clocks is the process's: it was this clock's meanwhile.
-    runtime()._offset = None
 
 
 def found_of(span: Span) -> dict[str, Any]:

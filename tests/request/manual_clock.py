@@ -1,0 +1,41 @@
+"""A clock that a test sets by hand, in the place of the two that requests read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from otel_lifecycle._runtime import runtime
+
+EPOCH = 1_700_000_000_000_000_000
+
+
+class Clock:
+    """A clock that is set by hand, in the place of the two that requests read."""
+
+    def __init__(self) -> None:
+        self.now = 10**15
+
+    def perf_counter_ns(self) -> int:
+        """Return the reading of the monotonic clock."""
+        return self.now
+
+    def time_ns(self) -> int:
+        """Return the wall clock's time."""
+        return self.now + EPOCH
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    """Let requests read a clock that the test sets."""
+    made = Clock()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("otel_lifecycle."):
+            for read in ("perf_counter_ns", "time_ns"):
+                if hasattr(module, read):
+                    monkeypatch.setattr(module, read, getattr(made, read))
+    yield made
+    # The offset between the two clocks is the process's: it was this clock's meanwhile.
+    runtime()._offset = None
