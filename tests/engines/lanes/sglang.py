@@ -69,19 +69,26 @@ def _outcome(
     tokens = sum(ours.total("inference.tokens", {direction: kind}) for kind in ("output", "wasted"))
     outcome.figures += [
         Figure(name="output tokens, with those after an abort", engine=grown("generation_tokens_total"), ours=tokens),
-        Figure(name="ITL, samples", engine=grown("inter_token_latency_seconds_count"), ours=ours.total(itl)),
+        # SGLang goes on with its samples after an abort, and across a retraction, whose time nobody knows.
         Figure(
-            name="ITL, sum",
-            engine=grown("inter_token_latency_seconds_sum"),
-            ours=ours.seconds(itl),
+            name="ITL, samples, with those after an abort",
+            engine=grown("inter_token_latency_seconds_count"),
+            ours=ours.total(itl) + ours.total("inference.tokens", {direction: "wasted"}),
+            within=_preemptions(ours),
+        ),
+        # Both stamp at receipt: we when an output arrives, SGLang when it comes to the request, so sums drift apart.
+        Figure(
+            name="ITL, mean",
+            engine=_mean(grown("inter_token_latency_seconds_sum"), grown("inter_token_latency_seconds_count")),
+            ours=_mean(ours.seconds(itl), ours.total(itl)),
             within=1e-3,
             unit="s",
         ),
         Figure(
             # Of two choices SGLang takes three TTFT: one each, and one of the request that fills the cache for them.
-            name="TTFT of single choices, sum",
-            engine=ttft,
-            ours=ours.sum_of("inference.ttft", _by_trace(load, ours).values()),
+            name="TTFT of single choices, mean",
+            engine=_mean(ttft, len(_first_tokens(load, ours))),
+            ours=_mean(sum(_first_tokens(load, ours)), len(_first_tokens(load, ours))),
             within=1e-3,
             unit="s",
         ),
@@ -93,6 +100,16 @@ def _outcome(
     outcome.floor("retractions", int(grown("num_retracted_requests_total") or 0), MINIMUM_PREEMPTIONS)
     shared.cost(outcome, load)
     return outcome
+
+
+def _mean(total: float | None, count: float | None) -> float | None:
+    return total / count if total is not None and count else None
+
+
+def _first_tokens(load: shared.Run, ours: Exported) -> list[float]:
+    """Our TTFT of each request with one choice."""
+    spans = _by_trace(load, ours).values()
+    return [float(span["attributes"]["inference.ttft"]) for span in spans if "inference.ttft" in span["attributes"]]
 
 
 def _preemptions(ours: Exported) -> float:
