@@ -59,6 +59,7 @@ def request(
     role: str = "whole",
     traffic: str = "live",
     workload: str | None = None,
+    tenant: str | None = None,
     arrived_at_ns: AtNs = NOW,
     parent: Parent = None,
     deadline: float | None = None,
@@ -101,6 +102,7 @@ def request(
             "role": check_role(role),
             "traffic": traffic,
             "workload": workload,
+            "tenant": tenant,
             "deadline": deadline,
         }
     )

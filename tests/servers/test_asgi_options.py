@@ -46,6 +46,22 @@ def test_stages_in_a_header_of_a_stream(telemetry: Telemetry) -> None:
         assert float(milliseconds) == pytest.approx(span["attributes"][f"inference.{names[name]}"] * 1000, abs=0.06)
 
 
+def test_a_tenant_from_a_header(telemetry: Telemetry) -> None:
+    """Whose request it is, on the span alone: no label of a metric."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({})(scope, receive, send)
+
+    middleware = LifecycleMiddleware(
+        app, routes=[PATH], tenant_header="X-Tenant", tracer_provider=telemetry.tracer_provider
+    )
+    with serving(middleware) as server:
+        post(server, headers={"x-tenant": "one"})
+    span = the_span(telemetry)
+    assert (span["attributes"]["inference.request.tenant"], span["attributes"]["inference.legal"]) == ("one", True)
+    assert "tenant" not in repr([point["attributes"] for point in telemetry.points()])
+
+
 def test_no_stages_no_header(telemetry: Telemetry) -> None:
     """An answer whose server marks nothing is sent as it is."""
 
