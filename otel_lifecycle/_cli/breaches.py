@@ -24,11 +24,14 @@ RULES: Final = {
 }
 """Violation -> the rule it breaks, where no row of the table says more."""
 
+SCHEMA_VERSION: Final = 1
+"""Of a violation as JSON; it grows when a key is removed or gets another meaning."""
+
 COLUMNS: Final = ("request", "trace_id", "span_id", "kind", "state", "event", "at", "offset", "rule", "count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Violated:
     """One violation; ``offset`` of the first, in seconds after arrival; ``count``: how many alike."""
 
     request: str | None
@@ -47,7 +50,7 @@ class Finding:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
-def findings(request: Request) -> Iterator[Finding]:
+def findings(request: Request) -> Iterator[Violated]:
     """Yield the violations of a request, those alike as one; ``truncated`` is none, it says nothing can be judged."""
     alike: dict[tuple[str, str | None, str | None], list[Breach]] = {}
     for breach in request.breaches:
@@ -58,10 +61,10 @@ def findings(request: Request) -> Iterator[Finding]:
         yield _finding(request, Breach(kind="(not told)") if first.kind == semconv.OTHER else first, len(breaches))
 
 
-def _finding(request: Request, breach: Breach, count: int) -> Finding:
+def _finding(request: Request, breach: Breach, count: int) -> Violated:
     offset = breach.offset
     named = request.attributes.get(semconv.REQUEST_ID)
-    return Finding(
+    return Violated(
         request=None if named is None else str(named),
         trace_id=request.trace_id,
         span_id=request.span_id,

@@ -6,16 +6,19 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 import click
 
-from otel_lifecycle._cli.breaches import COLUMNS, Finding, findings
+from otel_lifecycle._cli.breaches import COLUMNS, SCHEMA_VERSION, Violated, findings
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import Bar, reading
 from otel_lifecycle._cli.evidence.document import counted
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
-from otel_lifecycle._cli.render.tables import trouble
+from otel_lifecycle._cli.render.tables import Table, trouble
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.troubles import note_troubles
@@ -35,6 +38,8 @@ from otel_lifecycle._cli.text import plural, seconds, text
 @options.shape_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object a line.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary.")
+@click.option("--junit", "form", flag_value="junit", help="Print JUnit XML, for a CI server.")
 @click.option("--limit", default=0, help="Stop printing after so many; 0 prints all. They are counted all the same.")
 def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) -> int:
     """Check every request."""
@@ -42,7 +47,10 @@ def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) ->
     try:
         with reading(sources, "checking") as bar:
             found = _checked(Reader(sources, tally, progress=bar), shape, tally, counts)
-            _print(found, form, limit, bar)
+            if form in _WHOLE:
+                _print_whole(list(islice(found, limit or None)), found, form, counts)
+            else:
+                _print(found, form, limit, bar)
         if form is None:
             _conclude(tally, counts)
         sys.stdout.flush()
@@ -55,7 +63,7 @@ def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) ->
     return FOUND if counts["violations"] else OK
 
 
-def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> Iterator[Finding]:
+def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> Iterator[Violated]:
     for item in reader:
         if not isinstance(item, Span) or not is_request(item):
             continue
@@ -69,7 +77,24 @@ def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> 
         yield from told
 
 
-def _print(found: Iterator[Finding], form: str | None, limit: int, bar: Bar | None) -> None:
+_WHOLE: Final = frozenset({"junit", "markdown"})
+"""Forms that begin with the number of all."""
+
+
+def _print_whole(shown: list[Violated], rest: Iterator[Violated], form: str | None, counts: Counter[str]) -> None:
+    """Print the violations in a form that needs all of them at once; what a limit leaves out is only counted."""
+    for _ in rest:
+        pass
+    if form == "junit":
+        click.echo(junit.of_violations(shown, counts["requests"], counts["illegal"]))
+        return
+    names = ("request", "trace", "kind", "event", "state", "rule")
+    rows = [tuple(map(text, (one.request, one.trace_id, one.kind, one.event, one.state, one.rule))) for one in shown]
+    title = f"{plural(counts['violations'], 'violation')} in {plural(counts['requests'], 'request')}"
+    click.echo(markdown.document(title, [Table(title="", columns=names, rows=tuple(rows), left=6)] if rows else []))
+
+
+def _print(found: Iterator[Violated], form: str | None, limit: int, bar: Bar | None) -> None:
     """Print the findings as they come: there may be more of them than fit into memory."""
     out, writer = console(), csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     if form == "csv":
@@ -80,14 +105,14 @@ def _print(found: Iterator[Finding], form: str | None, limit: int, bar: Bar | No
         if number == 1 and bar is not None:
             bar.clear()
         if form == "json":
-            click.echo(to_json_line(finding.plain()))
+            click.echo(to_json_line({"schema_version": SCHEMA_VERSION, **finding.plain()}))
         elif form == "csv":
             writer.writerow({key: safe_cell(value) for key, value in finding.plain().items()})
         else:
             out.print(_line(finding), markup=False, soft_wrap=True)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Violated) -> str:
     where = f"{text(finding.event)} in {text(finding.state)}"
     if finding.offset is not None:
         where += f", {seconds(finding.offset)} after arrival" if finding.offset >= 0 else ", before arrival"

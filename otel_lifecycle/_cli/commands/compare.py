@@ -21,6 +21,7 @@ from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.evidence.conditions import KEYS
 from otel_lifecycle._cli.evidence.workload import Settings
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.terminal import NARROWEST, console, show_tables
 
@@ -155,6 +156,10 @@ def _show(result: Result, form: str | None, html: str | None) -> None:
         click.echo(to_json(result.plain()))
     elif form == "csv":
         write_csv(result.plain(), sys.stdout)
+    elif form == "junit":
+        click.echo(junit.of_comparison(result))
+    elif form == "markdown":
+        click.echo(markdown.document(result.headline, comparison.tables(result)))
     else:
         out = console()
         show_tables(out, comparison.tables(result, narrow=out.width < NARROWEST))

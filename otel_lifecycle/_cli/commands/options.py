@@ -56,6 +56,8 @@ def output_options(command: Command) -> Command:
     """Choose the form of the output."""
     for option in (
         click.option("--html", "html", metavar="FILE", help="Write one self-contained page, too."),
+        click.option("--junit", "form", flag_value="junit", help="Print JUnit XML, for a CI server."),
+        click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary."),
         click.option("--csv", "form", flag_value="csv", help="Print CSV: section, name, figure, value."),
         click.option("--json", "form", flag_value="json", help="Print JSON."),
     ):

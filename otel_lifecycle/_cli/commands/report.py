@@ -14,6 +14,7 @@ from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
 from otel_lifecycle._cli.evidence.document import Document, report_of
 from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather
 from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
+from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
@@ -92,6 +93,11 @@ def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int)
         click.echo(to_json(whole))
     elif form == "csv":
         write_csv(whole, sys.stdout)
+    elif form == "junit":
+        click.echo(junit.of_report(diagnosis))
+    elif form == "markdown":
+        click.echo(markdown.document(title_of(document), report_tables(document, limit), document["warnings"]))
+        click.echo(f"\n{markdown.diagnosis(diagnosis)}")
     else:
         out = console()
         out.print(f"{title_of(document)}, from {', '.join(document['sources'])}", style="bold", markup=False)

@@ -1,0 +1,46 @@
+"""Tables as Markdown, for a comment on a change or the summary of a build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.text import printable
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def document(title: str, tables: Iterable[Table], notes: Sequence[str] = ()) -> str:
+    """Return a title, sentences and tables; names from a trace are shown as they are and mean nothing to Markdown."""
+    parts = [f"## {escaped(title)}", *map(escaped, notes), *map(_table, tables)]
+    return "\n\n".join(parts)
+
+
+def diagnosis(found: Diagnosis) -> str:
+    """Return a diagnosis as a list."""
+    lines = [f"### Where to look next\n\n**{escaped(found.headline)}**\n"]
+    for one in found.findings:
+        lines.append(f"- **{one.confidence}**: {escaped(one.symptom)}; look at {escaped(one.look_at)}")
+        lines += [f"  - {escaped(line)}" for line in one.evidence]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Return a text in which nothing is markup."""
+    return _SPECIAL.sub(r"\\\1", printable(text))
+
+
+def _table(table: Table) -> str:
+    head = [f"### {escaped(table.title)}\n"] if table.title else []
+    rule = [":--" if index < table.left else "--:" for index in range(len(table.columns))]
+    rows = [_row(map(escaped, cells)) for cells in (table.columns, *table.rows)]
+    rows.insert(1, _row(rule))
+    note = [f"\n{escaped(table.note)}"] if table.note else []
+    return "\n".join([*head, *rows, *note])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
