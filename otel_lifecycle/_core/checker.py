@@ -10,7 +10,7 @@ memory until the cyclic collector runs.  Violations wait in the checker until it
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,7 +44,7 @@ class Checker:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.counts: Counter[ViolationKind] = Counter()
+        self.counts: defaultdict[ViolationKind, int] = defaultdict(int)
         self.strict = False
         self._waiting: list[Violation] = []
 

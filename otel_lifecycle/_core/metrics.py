@@ -70,9 +70,11 @@ def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
 
 
 def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
-    times, foreign = report["timestamps"], report.get("foreign", ())
+    times = report["timestamps"]
     earlier, later = times.get(start), times.get(end)
-    if earlier is None or later is None or (start in foreign) != (end in foreign):
+    if earlier is None or later is None:
+        return None
+    if "foreign" in report and (start in report["foreign"]) != (end in report["foreign"]):
         return None
     return later - earlier
 

@@ -14,7 +14,7 @@ checked when a time that somebody gave (``given``) needs it: see :meth:`Timeline
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 
 from otel_lifecycle._core.lifecycle import (
@@ -31,6 +31,9 @@ from otel_lifecycle.errors import NonMonotonicTime
 
 MAX_INTERRUPTIONS = 32
 """Interruptions kept one by one; beyond it only their number and total time.  Each one becomes a span of its own."""
+
+_PLAIN = {**BOUNDARIES, **dict.fromkeys(TERMINAL_EVENTS, "terminal")}
+"""The events that :meth:`Timeline.advance` takes, and the boundary each of them is."""
 
 
 class Interruption:
@@ -109,7 +112,8 @@ class Timeline:
         self.output_seen = False
         self.whole_output: int | None = 0
         self.output_at: Time | None = None
-        self.preemptions: Counter[str] = Counter()
+        # Not a Counter: that is made by Python code, which costs as much as all the other fields together.
+        self.preemptions: defaultdict[str, int] = defaultdict(int)
         self.preempted: dict[str, Time | None] = {}
         self.preempted_across: set[str] = set()
         self.interruptions: list[Interruption] = []
@@ -179,6 +183,33 @@ class Timeline:
         if following in TERMINAL_STATES:
             self.ended_in = state
         self.state = following
+
+    def advance(self, event: str, now: Time) -> bool:
+        """Move by one boundary or terminal event that our clock reads now; False where :meth:`apply` has to judge it.
+
+        The same as ``apply`` for what nearly every live event is: legal, one single token at most, in order, without
+        times that somebody gave and without a second clock.  It costs a fifth of it.
+        """
+        key = _PLAIN.get(event)
+        following = self.shape.table[self.state].get(event)
+        latest, log = self._latest[False], self.tokens.get(0)
+        if (
+            key is None
+            or following is None
+            or self._given is not None
+            or self._open is not None
+            or self._highest[True] is not None
+            or (latest is not None and now < latest)
+            or (log and (type(log[-1]) is tuple or log[-1] > now))
+        ):
+            return False
+        if key == "first_token":
+            self.tokens.setdefault(0, []).append(now)
+        elif key == "terminal":
+            self.ended_in = self.state
+        self.times[key] = self._latest[False] = self._highest[False] = self.applied_at = now
+        self.state = following
+        return True
 
     def _check_order(self, event: str, timestamp: Time | None, remote: bool) -> None:
         latest = self.latest(remote)

@@ -150,6 +150,7 @@ def open_request(
     if assessor is not None:
         here.seen_with(writer.provider, assessor)
     elif not writer.span.is_recording():
+        state.events.unseen = True
         assessor = here.assessor_for(writer.provider)
         if assessor is None:
             return NO_REQUEST

@@ -28,18 +28,22 @@ class SpanEvent(NamedTuple):
 class SpanEvents:
     """The events of one request.
 
-    Of all that are no boundary a bounded number is kept, and the rest is counted in ``dropped``.
+    Of all that are no boundary a bounded number is kept, and the rest is counted in ``dropped``.  ``unseen``: the span
+    is not recorded, so nobody will see an event, and none is kept.
     """
 
-    __slots__ = ("dropped", "items", "others")
+    __slots__ = ("dropped", "items", "others", "unseen")
 
     def __init__(self) -> None:
+        self.unseen = False
         self.items: list[SpanEvent] = []
         self.others = 0
         self.dropped = 0
 
     def show(self, name: str, time: int, attributes: dict[str, Any] | None = None, *, exact: bool = True) -> None:
         """Keep an event: every boundary, and a bounded number of all others; the rest is counted."""
+        if self.unseen:
+            return
         if name not in BOUNDARY_EVENTS:
             if self.others >= MAX_OTHER_EVENTS:
                 self.dropped += 1
@@ -49,13 +53,17 @@ class SpanEvents:
 
     def show_boundary(self, name: str, time: int | None) -> None:
         """Keep a boundary; one at an unknown time stands where it was noted, and says so."""
+        if self.unseen:
+            return
         if time is None:
             self.show(name, perf_counter_ns(), {semconv.TIME_KNOWN: False}, exact=False)
         else:
-            self.show(name, time)
+            self.items.append(SpanEvent(name, time, None, True))
 
     def show_violation(self, violation: Violation) -> None:
         """Keep what was wrong, at the time of the call."""
+        if self.unseen:
+            return
         attributes: dict[str, Any] = {semconv.VIOLATION_KIND: violation.kind}
         if violation.state is not None:
             attributes[semconv.VIOLATION_STATE] = violation.state
