@@ -15,9 +15,10 @@ from operator import index
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeAlias
 
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context, attach, get_current
 
 from otel_lifecycle._request.context import context_of, detach_own
+from otel_lifecycle._request.context_switch import context_switch
 from otel_lifecycle._request.token_path import TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle.errors import InvalidValue
@@ -175,12 +176,13 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
     """Yield what the iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
     path, inner = source.path, source.context
+    enter, here, leave = context_switch()
     iterator = iter(source.iterable)
     step: Callable[[], Any] = iterator.__next__
     try:
         while True:
             marks = 0 if path is not None else source.marks()
-            token = attach(inner)
+            token = enter(inner)
             try:
                 item = step()
                 if path is not None and (log := path._ts) is not None:
@@ -192,8 +194,8 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
                 result = stop.value
                 break
             finally:
-                inner = get_current()
-                detach(token)
+                inner = here()
+                leave(token)
             try:
                 sent = yield item
                 step = iterator.__next__ if sent is None else _into(iterator, "send", sent)
@@ -212,13 +214,13 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
 async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any, Any]:
     """Yield what the async iterable yields, each item marked.  ``start`` is called at the first pull."""
     source = start()
-    path, inner = source.path, source.context
-    iterator = aiter(source.iterable)
+    path, inner, iterator = source.path, source.context, aiter(source.iterable)
+    enter, here, leave = context_switch()
     step: Callable[[], Any] = iterator.__anext__
     try:
         while True:
             marks = 0 if path is not None else source.marks()
-            token = attach(inner)
+            token = enter(inner)
             try:
                 item = await step()
                 if path is not None and (log := path._ts) is not None:
@@ -229,8 +231,11 @@ async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any,
                 source.exhausted()
                 break
             finally:
-                inner = get_current()
-                detach_own(token)
+                inner = here()
+                try:  # noqa: SIM105  # suppress() costs two calls a token
+                    leave(token)
+                except ValueError:  # Thrown away in the middle of the step, and closed in another context.
+                    pass
             try:
                 sent = yield item
                 step = iterator.__anext__ if sent is None else _into(iterator, "asend", sent)
