@@ -24,7 +24,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from otel_lifecycle._instruments.moment import Labels, Moment
-from otel_lifecycle._instruments.tally import Tally, Wanted
+from otel_lifecycle._instruments.tally import ExemplarChoice, Sample, Tally
 
 Kind: TypeAlias = Literal["explicit", "exponential", "sum", "drop", "other"]
 
@@ -134,7 +134,7 @@ class Streams:
         self._readers: object = None
         self._streams: list[Stream] = []
         self._asked: object = None
-        self._answers = (False, False)
+        self._answers: ExemplarChoice = ExemplarsByTrace(unsampled=False, sampled=False)
 
     def all(self) -> list[Stream]:
         """Return every stream of every reader."""
@@ -152,22 +152,57 @@ class Streams:
             else:
                 yield Stream(storage, self._instrument, self.sdk)
 
-    def wanted(self, attributes: Labels) -> Wanted:
-        """Return the question whether a sample may become an exemplar.
+    def exemplars(self, attributes: Labels) -> ExemplarChoice:
+        """Return what chooses the samples that may become exemplars.
 
         The SDK's own filters look at the context alone, so each is asked once for sampled traces and once for others.
         Somebody else's filter is asked for every sample.
         """
         ask = self._consumer._sdk_config.exemplar_filter
         if type(ask) not in self.sdk.filters_by_context:
-            return lambda value, moment: bool(
-                ask.should_sample(value, moment.time_unix_nano, attributes, moment.context)
-            )
+            return AskedExemplars(ask, attributes)
         if ask is not self._asked:
             off, on = (bool(ask.should_sample(0.0, 0, {}, context)) for context in (_UNSAMPLED, _SAMPLED))
-            self._answers, self._asked = (off, on), ask
-        answers = self._answers
-        return lambda _value, moment: answers[moment.sampled]
+            self._answers, self._asked = ExemplarsByTrace(unsampled=off, sampled=on), ask
+        return self._answers
+
+
+class ExemplarsByTrace:
+    """A choice that depends only on whether the sample's trace is sampled."""
+
+    __slots__ = ("_sampled", "_unsampled")
+
+    def __init__(self, *, unsampled: bool, sampled: bool) -> None:
+        self._unsampled = unsampled
+        self._sampled = sampled
+
+    def wants(self, value: float, moment: Moment) -> bool:  # the value decides elsewhere
+        """Return whether a sample may become an exemplar."""
+        return self._sampled if moment.sampled else self._unsampled
+
+    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return the samples that may become exemplars, in order."""
+        if self._sampled is self._unsampled:
+            return samples if self._sampled else ()
+        return [sample for sample in samples if sample[1].sampled is self._sampled]
+
+
+class AskedExemplars:
+    """A choice by somebody else's filter."""
+
+    __slots__ = ("_attributes", "_filter")
+
+    def __init__(self, ask: Any, attributes: Labels) -> None:
+        self._filter = ask
+        self._attributes = attributes
+
+    def wants(self, value: float, moment: Moment) -> bool:
+        """Return whether a sample may become an exemplar."""
+        return bool(self._filter.should_sample(value, moment.time_unix_nano, self._attributes, moment.context))
+
+    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return the samples that may become exemplars, in order."""
+        return [sample for sample in samples if self.wants(*sample)]
 
 
 def _always() -> bool:

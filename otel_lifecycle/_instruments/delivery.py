@@ -74,10 +74,21 @@ class HistogramOutlet(_Outlet):
 
     def take(self, attributes: Labels, samples: Sequence[Sample]) -> None:
         """Take durations in seconds, oldest first; what the SDK would refuse goes to ``record``, which says so."""
+        if not samples:
+            return
+        values = [sample[0] for sample in samples]
+        if min(values) >= 0 and math.isfinite(sum(values)):
+            self._pour(attributes, Durations(samples))
+        else:
+            self._take_apart(attributes, samples)
+
+    def _take_apart(self, attributes: Labels, samples: Sequence[Sample]) -> None:
+        """Take what can be taken; the SDK refuses the rest."""
         taken = [sample for sample in samples if 0 <= sample[0] < math.inf]
         if taken:
             self._pour(attributes, Durations(taken))
-        if len(taken) < len(samples) and (histogram := self._find()[0]) is not None:
+        histogram = self._find()[0]
+        if histogram is not None:
             for value, moment in samples:
                 if not 0 <= value < math.inf:
                     histogram.record(value, attributes, moment.context)
@@ -130,12 +141,12 @@ class CounterOutlet(_Outlet):
 class _Pouring:
     """One batch on its way into every stream of every reader."""
 
-    __slots__ = ("_attributes", "_streams", "_tallies", "_wanted")
+    __slots__ = ("_attributes", "_choice", "_streams", "_tallies")
 
     def __init__(self, streams: Streams, attributes: Labels) -> None:
         self._streams = streams.all()
         self._attributes = attributes
-        self._wanted = streams.wanted(attributes)
+        self._choice = streams.exemplars(attributes)
         # Readers mostly share their boundaries, and then the sorting too.
         self._tallies: dict[tuple[float, ...], Tally | None] = {}
 
@@ -157,17 +168,17 @@ class _Pouring:
                 self._aggregate(stream, [(amount, moment, True) for amount, moment in amounts])
             elif stream.kind != "drop":
                 for amount, moment in amounts:
-                    stream.measure(self._attributes, amount, moment, self._wanted(amount, moment))
+                    stream.measure(self._attributes, amount, moment, self._choice.wants(amount, moment))
 
     def _shown(self, amounts: Sequence[Amount]) -> Moment:
         """Return the moment of the sum: the last one that may become an exemplar, else the last."""
-        wanted = (moment for amount, moment in reversed(amounts) if self._wanted(amount, moment))
+        wanted = (moment for amount, moment in reversed(amounts) if self._choice.wants(amount, moment))
         return next(wanted, amounts[-1][1])
 
     def _pour_counts(self, stream: Stream, batch: Batch) -> None:
         """Add to an explicit-bucket aggregation; where there is none yet, its first sample is measured plainly."""
         if stream.boundaries not in self._tallies:
-            self._tallies[stream.boundaries] = batch.tally(stream.boundaries, self._wanted)
+            self._tallies[stream.boundaries] = batch.tally(stream.boundaries, self._choice)
         tally = self._tallies[stream.boundaries]
         if tally is None:
             self._measure(stream, batch)
@@ -178,12 +189,12 @@ class _Pouring:
                 self._measure(stream, rest)
 
     def _add(self, stream: Stream, batch: Batch) -> bool:
-        tally = batch.tally(stream.boundaries, self._wanted)
+        tally = batch.tally(stream.boundaries, self._choice)
         return tally is not None and stream.add(self._attributes, tally)
 
     def _aggregate(self, stream: Stream, samples: list[tuple[float, Moment, bool]]) -> None:
         """Let an aggregation take the samples one by one; those it is not there for are measured plainly."""
-        samples = [(value, moment, offered and self._wanted(value, moment)) for value, moment, offered in samples]
+        samples = [(value, moment, offered and self._choice.wants(value, moment)) for value, moment, offered in samples]
         taken = stream.aggregate(self._attributes, samples)
         while taken < len(samples):
             stream.measure(self._attributes, *samples[taken])
@@ -191,11 +202,11 @@ class _Pouring:
 
     def _measure_first(self, stream: Stream, batch: Batch) -> None:
         for value, moment, _ in islice(batch.each(), 1):
-            stream.measure(self._attributes, value, moment, self._wanted(value, moment))
+            stream.measure(self._attributes, value, moment, self._choice.wants(value, moment))
 
     def _measure(self, stream: Stream, batch: Batch) -> None:
         for value, moment, _ in batch.each():
-            stream.measure(self._attributes, value, moment, self._wanted(value, moment))
+            stream.measure(self._attributes, value, moment, self._choice.wants(value, moment))
 
 
 def _streams_of(instrument: Any, sdk: SdkMetrics | None) -> Streams | None:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
 from otel_lifecycle._instruments.moment import Moment
 
 _SECOND: Final = 1e9
 _LONGEST_NS: Final = 1 << 62
+_VALUE: Final = itemgetter(0)
 
 Sample: TypeAlias = tuple[float, Moment]
 """A value, in seconds where it is a duration, and when it was taken."""
@@ -28,8 +30,15 @@ Sample: TypeAlias = tuple[float, Moment]
 Run: TypeAlias = tuple[Sequence[int], Moment]
 """Gaps of one request in integer nanoseconds, sorted ascending."""
 
-Wanted: TypeAlias = Callable[[float, Moment], bool]
-"""Whether the provider's filter lets a sample become an exemplar."""
+
+class ExemplarChoice(Protocol):
+    """Which samples the provider's filter lets become exemplars."""
+
+    def wants(self, value: float, moment: Moment) -> bool:
+        """Return whether a sample may become one."""
+
+    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return the samples that may, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +59,7 @@ class Tally:
 class Batch(Protocol):
     """Samples for one histogram and one attribute set; never empty."""
 
-    def tally(self, boundaries: tuple[float, ...], wanted: Wanted) -> Tally | None:
+    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
         """Sort the samples into buckets; None for boundaries that cannot be searched."""
 
     def each(self) -> Iterator[tuple[float, Moment, bool]]:
@@ -68,14 +77,12 @@ class Durations:
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples
 
-    def tally(self, boundaries: tuple[float, ...], wanted: Wanted) -> Tally | None:
+    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
         """Sort the samples into buckets.  Of each bucket the last sample is offered: the reservoir keeps no other."""
         if not _searchable(boundaries):
             return None
-        values = sorted([value for value, _ in self._samples])
-        last = {
-            bisect_left(boundaries, value): (value, moment) for value, moment in self._samples if wanted(value, moment)
-        }
+        values = sorted(map(_VALUE, self._samples))
+        last = {bisect_left(boundaries, sample[0]): sample for sample in choice.among(self._samples)}
         return Tally(
             counts=[(number, end - start) for number, start, end in _spans(values, boundaries)],
             total=math.fsum(values),
@@ -105,7 +112,7 @@ class Gaps:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
 
-    def tally(self, boundaries: tuple[float, ...], wanted: Wanted) -> Tally | None:
+    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
         """Sort the gaps into buckets.  Of each bucket the largest gap of the last request in it is offered."""
         edges = _edges_ns(boundaries)
         if edges is None:
@@ -116,7 +123,7 @@ class Gaps:
             for number, start, end in _spans(gaps, edges):
                 counts[number] = counts.get(number, 0) + end - start
                 largest = gaps[end - 1] / _SECOND
-                if wanted(largest, moment):
+                if choice.wants(largest, moment):
                     offers[number] = (largest, moment)
         return Tally(
             counts=list(counts.items()),
