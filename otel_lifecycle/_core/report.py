@@ -7,6 +7,7 @@ nobody changes one: what an owner knows better than the timeline is an argument 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final, TypedDict
 
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS, TERMINAL_STATES, get_shape
@@ -201,7 +202,7 @@ def _gaps(choices: Mapping[int, ChoiceTokens]) -> list[Time]:
     """Return the ITL samples; none of a request with a chunk of unknown size, whose singles may be chunks too."""
     if any(choice.tokens is None for choice in choices.values()):
         return []
-    return [gap for choice in choices.values() for gap in choice.gaps]
+    return list(chain.from_iterable(choice.gaps for choice in choices.values()))
 
 
 def longest_folded(timeline: Timeline, report: Report) -> Time | None:
