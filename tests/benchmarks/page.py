@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.measure import Budget
 
+LABELS, WIDTH, ROW = 270, 620, 28
 COLOURS = {"met": "#2a7f62", "MISSED": "#b3261e", "untold": "#8a8a8a"}
 HEAD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>otel-lifecycle: what it costs</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -45,43 +44,40 @@ def figure_of(budget: Budget) -> str:
 
 def distances(budgets: Sequence[Budget]) -> str:
     """Plot each row as a part of its limit, with its interval."""
-    told = [(budget, budget.interval) for budget in reversed(budgets) if budget.interval is not None]
-    if not told:
-        return ""
-    figure, axes = canvas(0.32 * len(told) + 1.2)
-    for row, (budget, interval) in enumerate(told):
-        part = [value / budget.limit for value in (interval.low, interval.figure, interval.high)]
-        colour = COLOURS[budget.verdict]
-        axes.plot([part[0], part[2]], [row, row], color=colour, linewidth=3, solid_capstyle="round")
-        axes.plot(part[1], row, "o", color=colour)
-    axes.axvline(1, color="#444", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(told)), [budget.name for budget, _ in told])
-    axes.set_xlim(left=0)
-    axes.set_xlabel("part of the limit (dashed: the limit); the bar is the 95 % interval of the median")
-    return f"<h2>How far each row is from its limit</h2>{svg(figure)}"
+    told = [(budget, budget.interval) for budget in budgets if budget.interval is not None]
+    widest = max((interval.high / budget.limit for budget, interval in told), default=0)
+    scale = WIDTH / max(widest, 1.5)
+    rows = []
+    for number, (budget, interval) in enumerate(told):
+        low, figure, high = (value / budget.limit * scale for value in (interval.low, interval.figure, interval.high))
+        middle, colour = ROW * (number + 0.5), COLOURS[budget.verdict]
+        rows.append(
+            f'<text x="{LABELS - 8}" y="{middle + 5}" text-anchor="end">{escape(budget.name)}</text>'
+            f'<line x1="{LABELS + low:.1f}" x2="{LABELS + high:.1f}" y1="{middle}" y2="{middle}" stroke="{colour}"'
+            f' stroke-width="4" stroke-linecap="round"/>'
+            f'<circle cx="{LABELS + figure:.1f}" cy="{middle}" r="5" fill="{colour}"/>'
+        )
+    limit = LABELS + scale
+    line = f'<line x1="{limit}" x2="{limit}" y1="0" y2="{ROW * len(told)}" stroke="#444" stroke-dasharray="5 4"/>'
+    head = "<h2>How far each row is from its limit</h2><p>Dashed: the limit. Bar: the 95 % interval of the median.</p>"
+    return head + svg(ROW * len(told), line + "".join(rows))
 
 
 def costs(budget: Budget) -> str:
     """Plot what the contenders of a row cost."""
-    names = list(budget.costs)[::-1]
-    figure, axes = canvas(0.36 * len(names) + 1)
-    bars = axes.barh(names, [budget.costs[name] for name in names], color="#4c72b0")
-    axes.bar_label(bars, fmt="%.4g", padding=3)
-    axes.margins(x=0.15)
-    axes.set_xlabel("CPU µs")
-    return f"<h2>{escape(budget.name)}</h2>{svg(figure)}"
+    most = max(budget.costs.values())
+    rows = []
+    for number, (name, cost) in enumerate(budget.costs.items()):
+        top, length = ROW * number, cost / most * (WIDTH - 90)
+        rows.append(
+            f'<text x="{LABELS - 8}" y="{top + 19}" text-anchor="end">{escape(name)}</text>'
+            f'<rect x="{LABELS}" y="{top + 5}" width="{length:.1f}" height="{ROW - 10}" fill="#4c72b0"/>'
+            f'<text x="{LABELS + length + 6:.1f}" y="{top + 19}">{cost:.4g} µs</text>'
+        )
+    return f"<h2>{escape(budget.name)}: CPU</h2>{svg(ROW * len(budget.costs), ''.join(rows))}"
 
 
-def canvas(height: float) -> tuple[Any, Any]:
-    """Return a figure without a window, and its axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def svg(figure: Any) -> str:
-    """Return a figure as SVG for the inside of a page."""
-    text = StringIO()
-    figure.savefig(text, format="svg")
-    return "<svg" + text.getvalue().partition("<svg")[2]
+def svg(height: float, inside: str) -> str:
+    """Return a drawing of that height."""
+    size = f'viewBox="0 0 {LABELS + WIDTH + 10} {height}" width="{LABELS + WIDTH + 10}"'
+    return f'<svg {size} role="img" font-family="system-ui, sans-serif" font-size="14">{inside}</svg>'
