@@ -1,6 +1,6 @@
 """Private names of OpenTelemetry's metrics: all that this package uses, and what happens without them.
 
-Checked with opentelemetry-sdk 1.31, 1.36, 1.40, 1.44 and 1.45.2.
+Checked with opentelemetry-sdk 1.31.0 and 1.45.2.
 
 The SDK has no bulk record, and a thousand calls of ``Histogram.record`` cost milliseconds.  What those calls leave
 behind is small: a count per bucket, a sum, a minimum, a maximum and some exemplars.  :class:`Stream` adds these to the
@@ -127,7 +127,7 @@ class Streams:
 
     def __init__(self, instrument: Any, sdk: SdkMetrics) -> None:
         self.sdk = sdk
-        # SDKs from 1.42 can switch a meter off, and on again, at any time.
+        # Newer SDKs can switch a meter off, and on again, at any time.
         self.enabled: Callable[[], bool] = getattr(instrument, "_is_enabled", _always)
         self._instrument = instrument
         self._consumer = instrument._measurement_consumer
