@@ -188,7 +188,7 @@ class Timeline:
         """Move by one boundary or terminal event that our clock reads now; False where :meth:`apply` has to judge it.
 
         The same as ``apply`` for what nearly every live event is: legal, one single token at most, in order, without
-        times that somebody gave and without a second clock.  It costs a fifth of it.
+        times that somebody gave and without a second clock.  It costs a third of it.
         """
         key = _PLAIN.get(event)
         following = self.shape.table[self.state].get(event)

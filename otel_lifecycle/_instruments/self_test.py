@@ -2,7 +2,7 @@
 
 Known samples are recorded both ways in a provider of its own, and two readers, one cumulative and one delta, must
 collect the same after each round.  There are streams without a view, with filtered attributes, exponential and dropped
-ones.  It takes some 15 ms, once a process, when the first instruments are made.
+ones.  It takes some 20 ms, once a process, when the first instruments are made.
 """
 
 from __future__ import annotations
