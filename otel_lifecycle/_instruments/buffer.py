@@ -26,7 +26,7 @@ from otel_lifecycle._log import say
 _Value = TypeVar("_Value")
 
 VALUES: Final = 32
-"""Values that are folded on a serving thread at once.  One takes some 20 to 30 µs on a busy machine, all together 1 ms."""
+"""Values that are folded on a serving thread at once: one takes 20 to 30 µs on a busy machine, all together 1 ms."""
 
 GAPS: Final = 8192
 """Inter-token gaps held by these at most, some 40 bytes each."""
