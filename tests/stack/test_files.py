@@ -35,6 +35,16 @@ def test_the_collector_accepts_its_files(name: str) -> None:
     run("collector", "validate", "--config", CONFIG / name)
 
 
+def test_the_collector_accepts_the_second_files() -> None:
+    """With the queues on disk; and with secured receivers, which need a certificate and a token."""
+    run("collector", "validate", "--config", CONFIG / "collector.yaml", "--config", CONFIG / "persistent-queue.yaml")
+    secure = ("validate", "--config", CONFIG / "collector.yaml", "--config", CONFIG / "secure.yaml")
+    files = {"OTLP_CERT_FILE": "/server.pem", "OTLP_KEY_FILE": "/server.key"}
+    run("collector", *secure, env={**files, "OTLP_TOKEN": "of-the-test"})
+    with pytest.raises(AssertionError, match="no bearer token provided"):
+        run("collector", *secure, env=files)
+
+
 def test_jaeger_accepts_its_file() -> None:
     """``validate`` of the real Jaeger."""
     run("jaeger", "validate", "--config", CONFIG / "jaeger.yaml")
@@ -90,7 +100,13 @@ def test_compose_mounts_files_that_exist(project: Any) -> None:
     }
     assert [source for source in sources if not source.exists()] == []
     mounted = {path for path in CONFIG.rglob("*") if path.is_file() and sources & {path, *path.parents}}
-    assert {path for path in CONFIG.rglob("*") if path.is_file()} - mounted == {README, CONFIG / "compose.yaml"}
+    assert {path for path in CONFIG.rglob("*") if path.is_file()} - mounted == {
+        README,
+        CONFIG / "compose.yaml",
+        # Second files, for whoever wants them.
+        CONFIG / "secure.yaml",
+        CONFIG / "persistent-queue.yaml",
+    }
 
 
 def test_compose_starts_what_was_tested(project: Any) -> None:
