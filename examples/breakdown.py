@@ -35,12 +35,16 @@ FIXED_WIDTH: Final = 79
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A finished request: the attributes of its span, its boundaries, the seconds of its stages, its violations."""
+    """A finished request: the attributes of its span, its boundaries, the seconds of its stages, its violations.
+
+    ``culprits``: the attributes of the links to the requests that held it.
+    """
 
     attributes: Mapping[str, Any]
     events: tuple[tuple[str, int], ...]
     stages: Mapping[str, float]
     violations: tuple[Mapping[str, Any], ...]
+    culprits: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def id(self) -> str:
@@ -67,6 +71,9 @@ def _request(span: ReadableSpan, stages: Mapping[int, Mapping[str, float]]) -> R
         events=tuple((event.name, event.timestamp) for event in span.events if event not in wrong),
         stages=stages.get(span.context.span_id, {}) if span.context else {},
         violations=tuple(dict(event.attributes or {}) for event in wrong),
+        culprits=tuple(
+            dict(link.attributes) for link in span.links if link.attributes and semconv.LINK_REASON in link.attributes
+        ),
     )
 
 
@@ -159,21 +166,48 @@ def _cells(request: Request, per_cell: float, *, ascii_only: bool) -> list[Text 
         figure(attributes.get(semconv.TTFT)),
         figure(attributes.get(semconv.TPOT), milli=True),
         "",
-        _verdict(attributes),
+        _verdict(request),
     ]
 
 
-def _verdict(attributes: Mapping[str, Any]) -> Text | str:
+def _verdict(request: Request) -> Text | str:
+    attributes = request.attributes
     bottleneck = attributes.get(semconv.BOTTLENECK)
     if bottleneck is not None:
         stage = attributes[semconv.DOMINANT_STAGE]
-        text = f"{stage} {attributes[semconv.DOMINANT_SHARE]:.0%}"
+        text = f"{stage} {attributes[semconv.DOMINANT_SHARE]:.0%}{_beside(request)}"
         return Text(f"mixed, {text}" if bottleneck == "mixed" else text, style=STAGES[stage][2])
     stage = attributes.get(semconv.FAILURE_STAGE)
     if stage is None:
         return NOTHING
     reason = attributes.get(semconv.END_REASON) or attributes.get(semconv.ERROR_TYPE)
     return f"in {stage}" if reason is None else f"in {stage}: {reason}"
+
+
+def _beside(request: Request) -> str:
+    """Say what held the bottleneck; nothing where nothing outside the request did, or nobody knows."""
+    cause = request.attributes.get(semconv.BOTTLENECK_CAUSE)
+    if cause == "idle":
+        return ", engine idle"
+    if cause == "preemption":
+        return ", preempted"
+    if cause not in STAGES:
+        return ""
+    if request.attributes.get(semconv.BOTTLENECK) == "queue":
+        return f", most of it beside {cause}"
+    stalls = sum(culprit[semconv.LINK_REASON] == "stall" for culprit in request.culprits)
+    return f", most of it beside {stalls} prefill{'' if stalls == 1 else 's'}"
+
+
+def worst_pair(requests: Iterable[Request]) -> str:
+    """Name the two requests of which one held the other longest."""
+    pairs = [(culprit[semconv.LINK_TIME], request.id, culprit) for request in requests for culprit in request.culprits]
+    if not pairs:
+        return "No request held another for a tenth of its wait or of its stalls."
+    seconds, victim, culprit = max(pairs, key=lambda pair: pair[0])
+    how = "waited" if culprit[semconv.LINK_REASON] == "queue" else "stalled"
+    other = culprit.get(semconv.REQUEST_ID, "another request")
+    return f"The worst pair: {victim} {how} for {figure(seconds)} s beside {other}."
 
 
 def figure(seconds: float | None, *, milli: bool = False) -> str:

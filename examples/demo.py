@@ -137,6 +137,7 @@ def main() -> int:
         if endpoint
         else "Set OTEL_EXPORTER_OTLP_ENDPOINT to send the same run to a Collector as well."
     )
+    console.print(breakdown.worst_pair(breakdown.read_requests(memory.get_finished_spans()).values()))
     return 0 if accounted else 1
 
 

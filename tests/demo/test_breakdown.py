@@ -116,3 +116,30 @@ def test_what_was_illegal_is_said_of_the_request_it_was_in(requests: dict[str, b
     assert breakdown.violation_lines(list(requests.values())) == ["left: missing_terminal (left while preprocessing)"]
     assert breakdown.violation_lines([requests["worked"]]) == ["No violation in 1 requests: every lifecycle was legal."]
     assert semconv.LEGAL in requests["worked"].attributes
+
+
+def test_what_held_a_request_is_told(telemetry: Telemetry) -> None:
+    """One waited beside another's decode, one was stalled by a prefill; the worst pair is the longest of the two."""
+    serve(telemetry, "waits", {"admit": 8, "input_ready": 8, "first_token": 8}, complete=9)
+    served: dict[str, float] = {"admit": 0, "input_ready": 0, "first_token": 0}
+    serve(telemetry, "runs", served, (*(number / 10 for number in range(1, 11)), 9), complete=9)
+    serve(telemetry, "waits too", {"admit": 8, "input_ready": 8, "first_token": 8}, complete=9)
+    found = breakdown.read_requests(telemetry.exporter.get_finished_spans())
+    told = str(breakdown._verdict(found["waits too"]))
+    assert told == "queue 89%, most of it beside decode"
+    assert breakdown.worst_pair(found.values()) == "The worst pair: waits too waited for 8.00 s beside runs."
+    assert breakdown.worst_pair([]) == "No request held another for a tenth of its wait or of its stalls."
+    stalled = breakdown.Request(
+        attributes={
+            semconv.BOTTLENECK: "decode",
+            semconv.DOMINANT_STAGE: "decode",
+            semconv.DOMINANT_SHARE: 0.71,
+            semconv.BOTTLENECK_CAUSE: "prefill",
+        },
+        events=(),
+        stages={},
+        violations=(),
+        culprits=({semconv.LINK_REASON: "stall", semconv.LINK_TIME: 2.0},) * 2,
+    )
+    assert str(breakdown._verdict(stalled)) == "decode 71%, most of it beside 2 prefills"
+    assert breakdown.worst_pair([stalled]) == "The worst pair: ? stalled for 2.00 s beside another request."
