@@ -169,6 +169,7 @@ class EndingTable:
         found: Terminal | None = None
         for leaf in leaves(error) or ():
             ending = self._of_leaf(leaf, past_deadline=past_deadline, client_left=client_left, inside=inside)
+            # Compared by what they end in, not by type: a TimeoutError beside a ReadTimeout is a timeout.
             if found is not None and ending != found:
                 found = None
                 break

@@ -34,6 +34,7 @@ def caller_context(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
     except Exception as error:  # noqa: BLE001  # a propagator or headers that fail cost the parent, not the request
         say("caller", "a propagator failed; the request has no parent", level=logging.ERROR, error=error)
         return here
+    # Equal trace ids: an instrumentation around us has gone on from these headers, and its span lies in between.
     theirs = get_current_span(carried).get_span_context()
     ours = get_current_span(here).get_span_context()
     if ours.is_valid and (not theirs.is_valid or theirs.trace_id == ours.trace_id):

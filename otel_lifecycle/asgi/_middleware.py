@@ -11,6 +11,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._http.caller import caller_context
 from otel_lifecycle._http.routes import Route, RouteTable, Tokens
+from otel_lifecycle._request.conditions import SERVER_CONDITIONS
 from otel_lifecycle.asgi._disconnect_watch import DisconnectWatch, Message, Receive, Send
 from otel_lifecycle.asgi._lifespan import live
 from otel_lifecycle.asgi._response import HttpResponse
@@ -76,22 +77,9 @@ class LifecycleMiddleware:
         workload: str | None = None,
         deadline: float | None = None,
     ) -> None:
-        # Named one by one, not as **conditions: the typed add_middleware() of Starlette refuses those.
-        conditions = {
-            "model": model,
-            "operation": operation,
-            "provider": provider,
-            "engine": engine,
-            "dtype": dtype,
-            "backend": backend,
-            "backend_version": backend_version,
-            "revision": revision,
-            "cache_policy": cache_policy,
-            "role": role,
-            "traffic": traffic,
-            "workload": workload,
-            "deadline": deadline,
-        }
+        # Parameters one by one, not **conditions: the typed add_middleware() of Starlette refuses those.
+        given = locals()
+        conditions = {name: given[name] for name in SERVER_CONDITIONS}
         if not callable(app):
             raise ConfigurationError(f"app is {app!r:.80}; it must be an ASGI application")
         self.app = app

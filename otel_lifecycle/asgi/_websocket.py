@@ -86,6 +86,7 @@ class SocketRequests:
                 self._driver.end(cancellation())
                 self._driver = None
                 return
+            # An empty mapping of conditions begins a request, too.
             begins = self._says(self._messages.begins, data, otherwise=True)
             if begins or begins == {}:
                 self._over()
@@ -135,6 +136,7 @@ class SocketRequests:
         if error is not None:
             driver.leave(error)
         elif self._left:
+            # The handler caught what its framework raised for the departure, and returned.
             driver.end(LEFT)
         else:
             driver.answered()
@@ -147,6 +149,7 @@ class SocketRequests:
 
     def _end(self, terminal: Terminal) -> None:
         driver, self._driver = self._driver, None
+        # A socket that is closed in good order has answered, with output that nobody marked perhaps.
         if driver is not None and terminal == COMPLETE:
             driver.answered()
         elif driver is not None:
