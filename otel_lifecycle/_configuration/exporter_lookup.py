@@ -61,7 +61,7 @@ class _Spans:
             return ProcessSpans(_instance(name, "traces", (SpanExporter,)))
         settings = self._settings
         protocol = OTLP_NAMES[name] or settings.protocols["traces"]
-        return ProcessSpans(_otlp_spans(settings, protocol), _default_endpoint(settings, "traces", protocol))
+        return ProcessSpans(_otlp_spans(settings, protocol), _default_endpoint(settings, "traces", protocol), protocol)
 
 
 class _Readers:

@@ -21,15 +21,23 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from otel_lifecycle._configuration.default_endpoint import DefaultEndpoint
 from otel_lifecycle._log import logger
 
+# A listener of the other protocol resets the connection, as if it were down.
+_OTHER_PROTOCOL = {"grpc": "http/protobuf", "http/protobuf": "grpc"}
+
 
 class ProcessSpans(SpanExporter):
     """A span exporter that exports in the process that made it, and in no child.
 
     ``default_endpoint``: where the exporter sends to if nobody named an endpoint; it is asked before each export.
+    ``protocol``: of OTLP, for the hint that the endpoint may take the other one.
     """
 
-    def __init__(self, exporter: SpanExporter, default_endpoint: DefaultEndpoint | None = None) -> None:
+    def __init__(
+        self, exporter: SpanExporter, default_endpoint: DefaultEndpoint | None = None, protocol: str = ""
+    ) -> None:
         self._exporter = exporter
+        other = _OTHER_PROTOCOL.get(protocol)
+        self._hint = f". If the endpoint is up, it may take {other}: OTEL_EXPORTER_OTLP_PROTOCOL" if other else ""
         self._default_endpoint = default_endpoint
         self._pid = os.getpid()
         self._lost = 0
@@ -53,7 +61,8 @@ class ProcessSpans(SpanExporter):
             self._lost = 0 if exported else before + spans
         if not exported and not before:
             logger.warning(
-                "spans are lost: they cannot be exported. Metrics go on counting and are sent when they can be"
+                "spans are lost: they cannot be exported. Metrics go on counting and are sent when they can be%s",
+                self._hint,
             )
         elif exported and before:
             logger.warning("spans are exported again; %d were lost meanwhile", before)
