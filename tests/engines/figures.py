@@ -18,8 +18,7 @@ class Figure:
     """One figure, as the engine or its clients have it and as we have it.
 
     ``within``: the largest absolute difference that passes.  ``at_least``: the engine's side must be at least ours,
-    less ``within``: times that clients saw.  None on either side means that it was not told, and such a figure fails
-    unless ``optional``.
+    less ``within``: times that clients saw.  None on either side means that it was not told, and such a figure fails.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Figure:
     within: float = 0.0
     unit: str = ""
     at_least: bool = False
-    optional: bool = False
     samples: int | None = None
 
     @property
@@ -41,7 +39,7 @@ class Figure:
         """Whether the two agree."""
         difference = self.difference
         if difference is None:
-            return self.optional
+            return False
         return difference <= self.within if self.at_least else abs(difference) <= self.within
 
 

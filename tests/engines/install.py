@@ -39,7 +39,6 @@ class Recipe:
     overrides: str | None = None
     bare: tuple[str, ...] = ()
     claims: tuple[tuple[str, str], ...] = ()
-    megabytes: int = 5000
 
     def digest(self) -> str:
         """Return what changes when the environment has to be made anew."""
@@ -76,7 +75,6 @@ RECIPES: Final[dict[str, Recipe]] = {
         distribution="openvino-genai",
         requirements=("openvino-genai==2026.4.1.0", "gguf", "tokenizers", "starlette", "uvicorn"),
         extra="openvino-genai",
-        megabytes=400,
     ),
     "vllm": _vllm("0.32.0"),
     "transformers": Recipe(
@@ -92,7 +90,6 @@ RECIPES: Final[dict[str, Recipe]] = {
         overrides="sglang.txt",
         bare=SGLANG_WITHOUT_DEPENDENCIES,
         claims=(("vllm", "0.32.0+cpu"),),
-        megabytes=6500,
     ),
 }
 

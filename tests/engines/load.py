@@ -116,10 +116,7 @@ def mix(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server.  ``refused_words``: a prompt so long that it is refused.  ``extra``: sent in every body.
-
-    ``both_left``: whether the engine hears of a client that leaves before its first token.
-    """
+    """The server.  ``refused_words``: a prompt so long that it is refused.  ``extra``: sent in every body."""
 
     base: str
     model: str

@@ -19,6 +19,7 @@ from tests.support.plain import Span
 
 ENGINE_SPAN: Final = "llm_request"
 REQUESTS: Final = 224
+MINIMUM_JOINED: Final = 100
 # 9 blocks of 128 tokens cannot hold four of the longer requests: the scheduler has to evict.
 OPTIONS: Final = (
     "--dtype float32 --max-model-len 1024 --max-num-seqs 4 --enforce-eager --no-enable-prefix-caching "
@@ -117,8 +118,8 @@ def _outcome(
             unit="s",
         ),
         Figure(name="preemptions", engine=grown("vllm:num_preemptions_total"), ours=_preemptions(ours)),
-        *_per_request(spans, ours),
     ]
+    outcome.figures += _per_request(outcome, spans, ours)
     shared.soundness(outcome, ours, load.told)
     shared.clients(outcome, load.told, ours.by_trace())
     shared.loads(outcome, load.told)
@@ -143,7 +144,7 @@ def _preemptions(ours: Exported) -> float:
     return ours.total("inference.preemptions") + choices
 
 
-def _per_request(spans: Sequence[Span], ours: Exported) -> list[Figure]:
+def _per_request(outcome: Outcome, spans: Sequence[Span], ours: Exported) -> list[Figure]:
     """Compare each request that vLLM gives a span of its own: single choices that completed."""
     known = ours.by_id()
     names = {
@@ -156,7 +157,8 @@ def _per_request(spans: Sequence[Span], ours: Exported) -> list[Figure]:
         if (name := str(span["attributes"]["gen_ai.request.id"])) in known
         and len(known[name]["attributes"].get("gen_ai.response.finish_reasons", ())) == 1
     ]
-    figures = [Figure(name="requests joined by id, share", engine=1, ours=min(1.0, len(joined) / 100), at_least=False)]
+    outcome.floor("requests joined by id", len(joined), MINIMUM_JOINED)
+    figures = []
     for label, (theirs, mine) in names.items():
         pairs = [(float(a[theirs]), float(b[mine])) for a, b in joined if theirs in a and mine in b]
         figures.append(_worst(f"{label}, worst request", pairs))
