@@ -41,7 +41,7 @@ test: $(STAMP) ## everything that needs no outside server and no model
 check: $(STAMP) ## ruff, mypy (strict) and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy otel_lifecycle tests examples
+	$(BIN)/mypy otel_lifecycle tests examples docs
 	$(BIN)/lint-imports
 
 .PHONY: format
@@ -75,6 +75,29 @@ test-engines: $(STAMP) ## a drop-in on its real engine: ENGINE=openvino, vllm, s
 .PHONY: bench
 bench: $(STAMP) ## what a request and a token cost
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+DOCS := $(VENV)/.docs
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS) ## build the documentation site into site/
+	$(BIN)/python -m docs.generate
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+.PHONY: release-check
+release-check: $(STAMP) ## build wheel and sdist, check them, and try each in a fresh environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . >/dev/null
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check twine
+	$(BIN)/twine check --strict dist/*
+	for one in dist/*.whl dist/*.tar.gz; do \
+	  rm -rf build/release && $(PYTHON) -m venv build/release \
+	  && build/release/bin/python -m pip install --quiet --disable-pip-version-check "$$one" \
+	  && (cd build && OTEL_TRACES_EXPORTER=none OTEL_METRICS_EXPORTER=none release/bin/python ../examples/quickstart.py) \
+	  || exit 1; \
+	done
 
 .PHONY: clean
 clean: ## remove the environment and all that tools left

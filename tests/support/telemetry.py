@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.util._once import Once
 
 from tests.support.plain import Point, Span, plain_points, plain_span
+from tests.support.registry import wrong_spans
 
 if TYPE_CHECKING:
     import pytest
@@ -92,12 +93,13 @@ class Telemetry:
         return found[0]
 
     def shutdown(self) -> None:
-        """Shut both providers down; once is enough, twice does no harm."""
+        """Shut both providers down, and hold every span against the registry; once is enough, twice does no harm."""
         # A second shutdown only logs a warning in the SDK, which a test that shuts down itself should not show.
         if not getattr(self, "_down", False):
             self._down = True
             self.tracer_provider.shutdown()
             self.meter_provider.shutdown()
+            assert wrong_spans(self.exporter.get_finished_spans()) == []
 
 
 def forget_global_providers(monkeypatch: pytest.MonkeyPatch) -> None:

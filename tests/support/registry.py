@@ -1,0 +1,48 @@
+"""The registry of names, held against what leaves the process in every test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final
+
+from docs.generate import known_attributes
+
+_FREE: Final = ("inference.startup.parameter.",)
+"""Prefixes of attributes whose last part the user chooses."""
+
+_PLAIN: Final[Mapping[str, type]] = {"string": str, "int": int, "double": float, "boolean": bool}
+
+
+@cache
+def _known() -> Mapping[str, Mapping[str, Any]]:
+    return known_attributes()
+
+
+def wrong_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with attributes of ours: a name that the registry lacks, or a value of another type."""
+    ours = {name: value for name, value in attributes.items() if name.startswith("inference.")}
+    return [fault for name, value in ours.items() if (fault := _fault(name, value)) is not None]
+
+
+def _fault(name: str, value: Any) -> str | None:
+    if name.startswith(_FREE):
+        return None
+    about = _known().get(name)
+    if about is None:
+        return f"{name} is not in the registry"
+    kind = about["type"]
+    if isinstance(kind, str):
+        # A bool is an int to Python, and neither is the other on the wire.
+        return None if type(value) is _PLAIN[kind] else f"{name} is {value!r}; the registry says {kind}"
+    members = [member["value"] for member in kind["members"]]
+    return None if value in members else f"{name} is {value!r}; the registry has {', '.join(members)}"
+
+
+def wrong_spans(spans: Iterable[Any]) -> list[str]:
+    """Return what is wrong with the attributes of spans of the SDK, their events and their links."""
+    faults: list[str] = []
+    for span in spans:
+        for holder in (span, *span.events, *span.links):
+            faults += wrong_attributes(dict(holder.attributes or {}))
+    return faults

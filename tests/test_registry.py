@@ -1,0 +1,77 @@
+"""The registry of names against the constants of the code; every test holds what it sees on the wire against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generate import groups, known_attributes, pages
+from otel_lifecycle import semconv
+from tests.support.registry import wrong_attributes
+
+NOT_ATTRIBUTES = {semconv.SHARE_PREFIX, semconv.STARTUP_PARAMETER_PREFIX, semconv.VIOLATION_SPAN_EVENT}
+
+
+def constants() -> set[str]:
+    """Return the attributes of ours that the code has constants for."""
+    values = {value for value in vars(semconv).values() if isinstance(value, str) and value.startswith("inference.")}
+    return (values - NOT_ATTRIBUTES) | {
+        f"inference.share.{stage}" for stage in ("queue", "preprocessing", "prefill", "decode")
+    }
+
+
+def test_every_attribute_of_the_code_is_registered_and_no_other() -> None:
+    """A new attribute needs its type, meaning and requirement level before it leaves the process."""
+    assert set(known_attributes()) == constants()
+
+
+def test_every_attribute_that_a_group_uses_is_registered() -> None:
+    """Spans, events and metrics refer to registered names, or to those of the conventions."""
+    used = {
+        attribute["ref"]
+        for name in ("spans.yaml", "metrics.yaml")
+        for group in groups(name)
+        for attribute in group.get("attributes", ())
+    }
+    assert {name for name in used if name.startswith("inference.")} <= set(known_attributes())
+
+
+def test_every_attribute_is_used_somewhere() -> None:
+    """One that no span, event, link or metric uses is a leftover."""
+    used = {
+        attribute["ref"]
+        for name in ("spans.yaml", "metrics.yaml")
+        for group in groups(name)
+        for attribute in group.get("attributes", ())
+    }
+    assert set(known_attributes()) - used == {semconv.LINK_REASON, semconv.LINK_TIME}
+
+
+def test_every_attribute_is_explained() -> None:
+    """A brief of a sentence, and a stability."""
+    bad = [
+        name
+        for name, about in known_attributes().items()
+        if not about["brief"].endswith(".") or about["stability"] != "development"
+    ]
+    assert bad == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "faults"),
+    [
+        ({"inference.ttft": 1.0, "inference.outcome": "completed", "theirs": 1}, 0),
+        ({"inference.ttft": 1}, 1),
+        ({"inference.legal": 1}, 1),
+        ({"inference.outcome": "done"}, 1),
+        ({"inference.unheard_of": 1}, 1),
+    ],
+)
+def test_a_wrong_name_or_type_is_found(attributes: dict[str, object], faults: int) -> None:
+    """The check that every test's spans go through finds what it is for."""
+    assert len(wrong_attributes(attributes)) == faults
+
+
+@pytest.mark.source
+def test_generated_pages_are_current() -> None:
+    """`python -m docs.generate` writes them anew."""
+    assert [path.name for path, text in pages().items() if path.read_text(encoding="utf-8") != text] == []
