@@ -23,6 +23,7 @@ from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
+from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle._request.conditions import RequestConditions
@@ -187,7 +188,11 @@ class RequestEnding:
         recorded = self._writer.span.is_recording()
         if self.seat is None or (self.assessor is None and not recorded):
             return None
-        return self.seat.interference(report, self._state.timeline, gaps, full=recorded)
+        try:
+            return self.seat.interference(report, self._state.timeline, gaps, full=recorded)
+        except Exception as error:  # noqa: BLE001  # a fault of the log must not cost the request its metrics
+            guard.fault("interference", error)
+            return None
 
     def report(self) -> Report | None:
         """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
