@@ -56,6 +56,7 @@ class Serving:
     ) -> None:
         if self._active is None or self._driver is None:
             return
+        # The reverse order of __enter__: each detach needs its own context on top.
         self._active.leave()
         if self._token is not None:
             detach_own(self._token)

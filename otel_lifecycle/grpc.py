@@ -50,6 +50,7 @@ STATUSES: Final = {
 """How a status code ends a request; any other is its error type."""
 
 
+# One class for both servers, each of which checks the type of its interceptors.
 class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     """Makes each call of the given methods an inference request; every other call passes untouched.
 
@@ -82,6 +83,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
         """Return the handler of a call, wrapped if its method is followed; a coroutine of it on an aio server."""
         found = continuation(handler_call_details)
         follows = self._follows(handler_call_details.method)
+        # grpc.aio hands over a continuation that has to be awaited; this method itself must be sync for grpc.server.
         if inspect.isawaitable(found):
             return self._wrapped_later(found, follows=follows)
         return _wrap(found, self) if follows else found
@@ -97,6 +99,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     def open(self, context: Any) -> _Call:
         """Open the request of one call."""
         metadata = context.invocation_metadata() or ()
+        # Optional: the contexts of test doubles and of other interceptors may lack it.
         remaining = getattr(context, "time_remaining", lambda: None)()
         # A call that arrives at its deadline is at its end; a deadline of 0 would be an impossible value.
         deadline = None if remaining is None else max(remaining, 1e-3)
@@ -131,12 +134,14 @@ class _Call:
 
     def _terminated(self, *_: Any) -> None:
         # At the deadline the server ends the call, whether the client is there or not.
+        # Runs on a thread of gRPC's, while the handler may still be at work: it only takes a note.
         at_deadline = past(self._driver.since_arrival_ns(), self._deadline)
         if not self.over and not self._driver.ended and not at_deadline:
             guarded("a call", self._driver.mark, "client_disconnected")
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call with the request current."""
+        # For each step by itself: between two responses the thread belongs to gRPC and its other calls.
         token = attach(self._parent)
         try:
             with self._driver.active():
@@ -181,6 +186,7 @@ class _Call:
             # No callback comes on an event loop before the handler is cancelled, and it is cancelled for nothing else
             # but a client that left or a server that stops; gRPC does not tell which.
             self._terminated()
+        # From here on the callback is the normal end of the call and says nothing about the client.
         self.over = True
         terminal = self._status()
         if error is not None and (terminal is None or not _is_abort(error)):
@@ -193,6 +199,7 @@ class _Call:
     def _status(self) -> Terminal | None:
         """Return what the status that the handler set means; None if it set none."""
         code = getattr(self._context, "code", lambda: None)()
+        # A handler sets a StatusCode; the context of grpc.aio keeps only its number.
         name = getattr(code, "name", None) if code is not None else None
         if code is not None and name is None:
             name = next((one.name for one in grpc.StatusCode if one.value[0] == code), None)
@@ -279,6 +286,7 @@ def _yielding(function: Callable[..., Any], interceptor: LifecycleInterceptor) -
                 if response is end:
                     break
                 guarded("a call", call.took, response, marks)
+                # gRPC resumes the generator when it has taken this response; only then is it delivered.
                 yield response
                 guarded("a call", call.delivered)
         except BaseException as error:
@@ -308,6 +316,7 @@ def _yielding_async(function: Callable[..., Any], interceptor: LifecycleIntercep
                 guarded("a call", call.delivered)
         except BaseException as error:
             call.leave(error)
+            # After the end is marked: the handler's clean-up may wait, and is no part of the request.
             await iterator.aclose()
             raise
         call.leave(None)
@@ -336,12 +345,14 @@ class _WatchedContext:
         self._call = call
         self._marks = call.marks()
 
+    # A proxy, because the context of grpc.aio is a Cython object whose write() cannot be replaced.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     async def write(self, message: Any) -> None:
         """Send one response."""
         guarded("a call", self._call.took, message, self._marks)
+        # From here on, marks since the last response are the handler's own.
         self._marks = self._call.marks()
         await self._context.write(message)
         guarded("a call", self._call.delivered)

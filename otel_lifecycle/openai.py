@@ -85,6 +85,7 @@ def read_frame(frame: object) -> Frame:
     if not isinstance(frame, (bytes, bytearray, memoryview, str)):
         return read_body(frame)
     text = frame if isinstance(frame, str) else bytes(frame).decode("utf-8", "replace")
+    # The short way for one JSON document, which most frames are.
     if text.lstrip().startswith("{") and (whole := read_data(text)) is not UNSIZED:
         return whole
     reader = EventReader()
@@ -127,7 +128,7 @@ class FrameFeed:
         self._figures: dict[int, int] = {}
         self._told = False
         self._ended = False
-        # Of a target of the user's own it is optional.
+        # Optional for a target that the user wrote.
         self._assumes: Callable[[], object] | None = getattr(request, "assume_sizes", None)
 
     def __call__(self, item: object) -> int:
@@ -156,6 +157,7 @@ class FrameFeed:
         if not frame.known:
             say("frames", "frames of an unknown dialect: what they hold is not counted")
         self._mark(frame)
+        # After an error or an abort only tokens are marked: they count as wasted, and the end stays as it is.
         if not self._ended:
             self._note(frame)
             self._end(frame)
@@ -165,14 +167,17 @@ class FrameFeed:
             self._request.output(frame.count)
             return
         if frame.tokens and not frame.sized and self._assumes is not None:
+            # The request then treats its gaps as ITL samples only until a usage figure disproves one token a frame.
             self._assumes()
             self._assumes = None
         for choice, tokens in frame.tokens:
             self._request.token(tokens, choice)
+            # Bounded: the number of a choice comes from outside, and a broken stream could count upwards for ever.
             if choice in self._counted or len(self._counted) < MAX_CHOICES:
                 self._counted[choice] = self._counted.get(choice, 0) + (tokens or 0)
 
     def _note(self, frame: Frame) -> None:
+        # Once: every frame of a stream repeats both.
         if not self._told and (frame.response_id or frame.model):
             self._told = True
             self._request.response(id=frame.response_id, model=frame.model)
@@ -192,6 +197,7 @@ class FrameFeed:
             if choice not in self._finished:
                 if len(self._finished) >= MAX_CHOICES:
                     continue
+                # Sorted by choice, as the convention wants them; choices finish in any order.
                 insort(self._finished_order, choice)
             changed = changed or self._finished.get(choice) != reason
             self._finished[choice] = reason

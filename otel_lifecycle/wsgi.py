@@ -3,9 +3,9 @@
     app.wsgi_app = LifecycleMiddleware(app.wsgi_app, routes=["/v1/chat/completions"])       # Flask
     application = LifecycleMiddleware(get_wsgi_application(), routes=["/v1/*"])              # Django
 
-The request is current while the app runs and while each part of its body is made.  WSGI tells of a client that left
-only by what the server does then: it closes the body before its end.  A server that only iterates, or an app that
-answers in one piece, shows nothing of it.
+The request is current while the app runs and while each part of its body is made.  WSGI has no message for a client
+that left: the server closes the body before its end.  Where a server only iterates, or an app answers in one piece, a
+departure cannot be seen.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class WsgiMiddleware:
         environ[ENVIRON_KEY] = True
         response = _WsgiResponse(driver, self._table.tokens_of(route), start_response, timed=self._server_timing)
         # The baggage of the headers is current too, unless the request was joined and has its own.
+        # Detached before the body: a server may iterate it in another thread, or between parts of other requests.
         token = attach(parent if driver.owned else get_current())
         try:
             body = driver.run(self.app, environ, response.start)
@@ -120,6 +121,7 @@ class _WsgiResponse:
         # The server is not ours: an argument it was not given may be one it does not take.
         write = self._start(status, headers) if exc_info is None else self._start(status, headers, exc_info)
 
+        # The write() of PEP 3333 for old apps: its parts are parts of the body, too.
         def watched(data: bytes) -> Any:
             guarded("a response", self.took, data)
             result = write(data)
@@ -131,19 +133,23 @@ class _WsgiResponse:
     def _begin(self, status: str, headers: list[tuple[str, str]]) -> None:
         self._status = read_status(status)
         named = [(name.lower(), value) for name, value in headers]
+        # closed() compares the bytes with it: WSGI has no other sign that a body was complete when it was closed.
         length = dict(named).get("content-length", "")
         self._length = int(length) if length.isdigit() else None
         if self._counter is not None:
+            # As ASGI has them: one reader serves both.
             wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
             self._counter.begin(self._status or 0, wire)
         value = server_timing(self.driver) if self._timed else None
         if value is not None:
+            # In place: this list is passed on to the server next.
             headers.append((NAME, value))
 
     def took(self, data: bytes) -> None:
         """A part of the body goes to the server; once it asks for the next one, this one is out."""
         self._bytes += len(data)
         if self._counter is not None:
+            # A server may stop asking at the announced length; then no end of the iteration comes.
             self._counter.feed(bytes(data), last=self._bytes == self._length)
 
     def delivered(self) -> None:
@@ -195,6 +201,7 @@ class _WsgiBody:
 
     def _next(self) -> bytes | None:
         """Return the next part; None at the end, because an exception that leaves the driver ends the request by it."""
+        # Not in the constructor: a generator's first step and an iterable's __iter__ may do the work of the request.
         if self._parts is None:
             self._parts = iter(self._body)
         part: bytes | None = next(self._parts, None)
@@ -203,6 +210,7 @@ class _WsgiBody:
     def close(self) -> None:
         """Close the app's body, and end the request if the body was not at its end."""
         response = self._response
+        # close() is the only sign that the last part was taken where a server asks for no more.
         guarded("a response", response.delivered)
         guarded("a response", response.closed)
         close = getattr(self._body, "close", None)

@@ -6,6 +6,8 @@ from otel_lifecycle._frames.fields import as_count, as_list, as_text, get, holds
 from otel_lifecycle._frames.frame import Frame
 from otel_lifecycle._frames.refusals import ENGINE_ERROR, reason_of
 
+# reasoning_content: DeepSeek, vLLM, SGLang, llama.cpp; reasoning: newer vLLM and OpenRouter, which adds
+# reasoning_details.  An engine that sends two of them in one delta still sends one piece.
 _DELTA_TEXT = ("content", "reasoning_content", "reasoning", "reasoning_details", "refusal")
 """Fields of a delta that the model wrote; engines and gateways use different ones for reasoning."""
 
@@ -40,6 +42,7 @@ def read_chat(body: object) -> Frame:
         cached_tokens=cached,
         choices=len(choices),
         error=_error_reason(body, choices),
+        # vLLM and SGLang close a request that they were told to drop with this reason.
         cancelled=any(get(choice, "finish_reason") == "abort" for choice in choices),
         whole=any(get(choice, "message") is not None for choice in choices),
     )
@@ -59,6 +62,7 @@ def _figures(body: object) -> tuple[int | None, int | None, int | None]:
 
 def _listed_tokens(choice: object) -> int:
     """Return the length of the token list of a choice; 0 where it has none."""
+    # Exact where present; log-probabilities come only if the client asked for them.
     token_ids = len(as_list(get(choice, "token_ids")))
     if token_ids:
         return token_ids
@@ -72,6 +76,7 @@ def _unlisted_tokens(choice: object) -> int | None:
     message = get(choice, "message")
     if message is not None:
         return None if _holds_output(message) else 0
+    # A streamed chat has a delta, a streamed completion has its text beside the index.
     delta = get(choice, "delta")
     return int(_holds_output(delta) if delta is not None else bool(get(choice, "text")))
 
@@ -86,8 +91,10 @@ def _holds_output(delta: object) -> bool:
 
 def _error_reason(body: object, choices: list[object]) -> str | None:
     error = get(body, "error")
+    # Older vLLM and SGLang put the fields of an error at the top level.
     if not error and get(body, "object") == "error":
         error = body
     if error:
         return reason_of(error)
+    # OpenRouter ends a choice that broke off in the engine with this finish reason.
     return ENGINE_ERROR if any(get(choice, "finish_reason") == "error" for choice in choices) else None

@@ -12,6 +12,7 @@ from otel_lifecycle._frames.messages import is_message, read_message
 from otel_lifecycle._frames.ollama import is_ollama, read_ollama
 from otel_lifecycle._frames.responses import is_response, read_response
 
+# From the most to the least specific marks, because gateways add fields of other dialects.
 DIALECTS: Final[tuple[tuple[Callable[[object], bool], Callable[[object], Frame]], ...]] = (
     (is_response, read_response),
     (is_message, read_message),
@@ -54,4 +55,5 @@ def read_data(text: str) -> Frame:
         return UNSIZED
     except RecursionError:  # Nested deeper than the parser goes; no engine writes that.
         return UNKNOWN
+    # A bare number, string or list is JSON, and a keep-alive at best: no dialect writes it.
     return read_body(body) if isinstance(body, dict) else Frame()

@@ -41,6 +41,7 @@ class EventReader:
     __slots__ = ("_attempts", "_bare", "_data", "_decode", "_held", "_skip_newline", "_spoilt", "_tail")
 
     def __init__(self) -> None:
+        # Incremental, because a piece may end within a character; "replace", so that one bad byte costs only itself.
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._tail: list[str] = []
         self._data: list[str] = []
@@ -65,6 +66,7 @@ class EventReader:
             self._tail.append(line)
             self._take_line(self._take_tail(), frames)
         self._skip_newline = text.endswith("\r")
+        # Not held as a line yet: a token in it is due now, not when the next piece comes.
         if rest:
             self._hold(rest, frames)
         return frames
@@ -167,4 +169,5 @@ def _whole(text: str) -> Frame | None:
     if not text.startswith("{"):
         return None
     frame = read_data(text)
+    # read_data() returns this very object for text that is not JSON, so the document goes on.
     return None if frame is UNSIZED else frame

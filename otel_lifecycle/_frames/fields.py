@@ -11,6 +11,7 @@ MAX_DEPTH: Final = 4
 
 def get(body: object, name: str) -> Any:
     """Return a field of a mapping or of an object; None where there is none."""
+    # An attribute that raises anything but AttributeError is caught once, in read_body().
     return body.get(name) if isinstance(body, Mapping) else getattr(body, name, None)
 
 
@@ -26,6 +27,7 @@ def as_text(value: object) -> str | None:
 
 def as_count(value: object) -> int | None:
     """Return a whole number from 0; None for anything else, because it is no count."""
+    # bool is a subclass of int, but True is no count.
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

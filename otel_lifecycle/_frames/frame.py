@@ -46,6 +46,7 @@ class Frame:
     @property
     def count(self) -> int | None:
         """Tokens in the frame, over all choices; None if that is not known."""
+        # A whole answer lists no tokens: the engine's figure is the only count.
         if self.whole and self.output_tokens is not None:
             return self.output_tokens
         return total(n for _, n in self.tokens)
@@ -78,6 +79,7 @@ def merge_frames(frames: Sequence[Frame]) -> Frame:
     latest: dict[str, Any] = {name: _last(getattr(frame, name) for frame in frames) for name in _LAST_WINS}
     return Frame(
         tokens=tuple(tokens.items()),
+        # Frames without tokens have no size to tell.
         sized=all(frame.sized for frame in frames if frame.tokens),
         finish_reasons=tuple(pair for frame in frames for pair in frame.finish_reasons),
         choices=sum(frame.choices for frame in frames),

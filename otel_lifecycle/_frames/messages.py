@@ -32,6 +32,7 @@ def read_message(body: object) -> Frame:
     if kind == "error":
         return Frame(error=reason_of(get(body, "error")))
     if kind == "content_block_delta":
+        # The dialect has no token lists: a delta counts as one token until the final usage corrects it.
         delta = get(body, "delta")
         return Frame(tokens=((0, 1),)) if any(as_text(get(delta, field)) for field in _DELTA_TEXT) else Frame()
     if kind == "message_start":

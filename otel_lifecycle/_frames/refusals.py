@@ -6,6 +6,7 @@ from typing import Final
 
 from otel_lifecycle._frames.fields import as_count, get
 
+# The first match wins.  "invalid" is near the end: context_length_exceeded comes with type invalid_request_error.
 _ERROR_WORDS: Final = (
     ("context", "input_too_long"),
     ("too_long", "input_too_long"),
@@ -49,6 +50,7 @@ def reason_of(error: object) -> str:
 
 def _word(error: object, field: str) -> str:
     value = get(error, field)
+    # Types and codes are short.  A longer text is a message in the wrong field: only its head is searched.
     return value[:80] if isinstance(value, str) else ""
 
 

@@ -28,6 +28,7 @@ def read_response(body: object) -> Frame:
     """Read an event of a stream, or a whole response."""
     kind = get(body, "type")
     if kind == "error":
+        # Only the code: the type of this event is "error" itself.
         return Frame(error=reason_of({"code": get(body, "code")}))
     if isinstance(kind, str) and kind.endswith(".delta"):
         return _read_delta(body)
@@ -48,9 +49,10 @@ def _read_state(response: object, *, whole: bool) -> Frame:
         return Frame()
     status = as_text(get(response, "status"))
     ended = status in _ENDED
+    # Before the end the figures are null, or those of a part of the answer.
     usage = get(response, "usage") if ended else None
     return Frame(
-        # How many tokens a whole answer has, only its usage tells.
+        # Only the usage tells how many tokens a whole answer has.
         tokens=((0, None),) if whole and as_list(get(response, "output")) else (),
         finish_reasons=((0, _finish_reason(response, status)),) if ended and status is not None else (),
         response_id=as_text(get(response, "id")),

@@ -52,6 +52,7 @@ class FrameCutter:
         ready = b"".join((*self._held, body[:cut]))
         self._held, self._size = [], 0
         self._hold(body[cut:])
+        # For good: once a frame was dropped, later counts could never add up to the answer.
         self.overflowed = self.overflowed or len(ready) > MAX_HELD
         return b"" if self.overflowed else ready
 
@@ -95,9 +96,11 @@ class BodyTokens:
         ends = _SEPARATORS.get(kind, ())
         self._whole = kind == b"application/json" or kind.endswith(b"+json")
         self._cutter = FrameCutter(ends) if self._whole or (ends and self._stream is None) else None
+        # The status of a refusal that a body can make more precise; 413 and 429 say enough by themselves.
         self._refused = status == 400 and self._whole and self._read_whole is not None
         # A counter of the user's own may know what a body of another type is made of.
         readable = self._whole or bool(ends) or self._stream is None
+        # The body of any other status is the text of an error, not output of the model.
         self._active = plain and readable and (200 <= status < 300 or self._refused)
 
     def feed(self, body: bytes, *, last: bool) -> None:
@@ -107,17 +110,19 @@ class BodyTokens:
         cutter = self._cutter
         ready = body if cutter is None else cutter.feed(body, last=last)
         if cutter is not None and cutter.overflowed:
-            # That something was put out is known, and when; how much is not.
+            # That there was output is known, and when; how much there was is not.
             if body and not self._whole and self._is_ours():
                 self._driver.item(None)
             return
         if ready and self._is_ours():
             self._mark(ready)
+        # A stream may end without the blank line that closes its last event.
         if last and self._stream is not None and not self._whole and self._is_ours():
             self._stream.finish()
 
     def _is_ours(self) -> bool:
         """Whether nobody else counts the tokens: a handler that marks its own has begun before the first frame came."""
+        # Asked once: after our first mark, the handler's marks and ours can no longer be told apart.
         if not self._started:
             self._started = True
             self._active = self._driver.awaits_output
@@ -126,6 +131,7 @@ class BodyTokens:
     def _mark(self, frame: bytes) -> None:
         if self._refused:
             reason = read_frame(frame).error
+            # Any other reason is no more precise than the status.
             self.refusal = reason if reason == "input_too_long" else None
         elif self._stream is None:
             count = self._driver.count_of(self._count, frame)

@@ -27,6 +27,7 @@ def caller_context(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
     request went on in its context.
     """
     here = get_current()
+    # end_time is public on the SDK's spans.  The API's spans have none and count as running.
     if getattr(get_current_span(here), "end_time", None) is not None:
         here = set_span_in_context(INVALID_SPAN, here)
     try:
@@ -39,6 +40,7 @@ def caller_context(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
     ours = get_current_span(here).get_span_context()
     if ours.is_valid and (not theirs.is_valid or theirs.trace_id == ours.trace_id):
         return here
+    # The headers win.  What they do not carry, such as values of the app's own, stays.
     return Context({**here, **carried})
 
 

@@ -1,4 +1,8 @@
-"""Which requests of a server are inference requests, and what is known of them by their route alone."""
+"""Which requests of a server are inference requests, and what their route alone says about them.
+
+A path is compiled to a pattern at set-up, so that a request costs one match for each route.  A route that cannot be
+right is refused at set-up, too: a route that never matches would only show as missing telemetry.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,9 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", 
 BODILESS: Final = frozenset({"HEAD", "OPTIONS", "TRACE", "CONNECT"})
 """Methods that ask for no answer: a route that names no method does not match them."""
 
-# A segment, or a parameter in braces that stands for one.
+# A field name, RFC 9110, section 5.6.2.
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# A segment, or a parameter in braces that stands for one.
 _PART: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}|[^{}*?#\s]+")
 
 
@@ -123,6 +128,7 @@ class RouteTable:
 
     def find(self, method: str, path: str, root: str = "") -> Route | None:
         """Return the first route of HTTP that matches; ``root``: what the app is mounted below."""
+        # A linear search: a server has a handful of routes, and their order decides between two that match.
         below = _below(path, root)
         return next((one for one in self.routes if one.messages is None and one.matches(method, below)), None)
 
@@ -148,6 +154,7 @@ class RouteTable:
         """Open a request of this route, or join the current one; ``headers``: pairs of bytes or text."""
         tenant = None if self._tenant_header is None else _value_of(headers, self._tenant_header)
         own = {} if tenant is None else {"tenant": tenant}
+        # Later entries win: the route over the middleware, and what the request itself says over both.
         return begin(
             {**self._conditions, **route.conditions, **own, **(more or {})},
             join=join,
@@ -158,6 +165,7 @@ class RouteTable:
 
 
 def _below(path: str, root: str) -> str:
+    # Servers disagree on whether the path includes root_path; uvicorn includes it since 0.26.  Both forms match.
     root = root.rstrip("/")
     inside = root and path.startswith(root) and path[len(root) :].startswith("/")
     return path[len(root) :] if inside else path
@@ -251,6 +259,7 @@ def _compile(path: str | re.Pattern[str]) -> re.Pattern[str]:
             f"the route {path!r:.80} is no path; it begins with /, has no query, and takes {{name}} for a segment "
             "and /* at its end"
         )
+    # DOTALL, because a path arrives decoded: %0A in it is a line break by now.
     inner = "/".join("[^/]+" if part.startswith("{") else re.escape(part) for part in parts)
     return re.compile(inner + (".+" if below else ""), re.DOTALL)
 

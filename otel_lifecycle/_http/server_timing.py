@@ -15,4 +15,5 @@ NAME: Final = "Server-Timing"
 def server_timing(driver: Driver) -> str | None:
     """Return the value of the header: each stage that has a known duration so far; None where there is none."""
     stages = driver.stage_durations()
+    # An unknown stage is left out: dur=0 would say that it took no time.
     return ", ".join(f"{stage};dur={seconds * 1000:.1f}" for stage, seconds in stages.items()) or None

@@ -1,8 +1,8 @@
 """The receiving side of a request: what the app reads, and a watch for a client that leaves meanwhile.
 
 An app that computes an answer does not listen.  Once it has read the whole body, or where there is none, the only
-message that can still come is ``http.disconnect``.  A task of ours then waits for it, and gives way as soon as the app
-itself asks.
+message that can still come is ``http.disconnect``.  A task of ours then waits for it, and is cancelled as soon as the
+app itself asks.
 """
 
 from __future__ import annotations
@@ -51,21 +51,25 @@ class DisconnectWatch:
         kept, self._body = self._body, None
         if kept is not None:
             return kept
+        # The watch has consumed the message, so the app gets it each time it asks, as uvicorn gives it.
         if self._gone is not None:
             self._left(not loses_disconnect())
             return self._gone
+        # Only one task may wait in the server's receive(): of two, either may get a message, and the app could miss it.
         self._stop()
+        # A count: an app may listen in several tasks at once, such as a handler and Starlette's StreamingResponse.
         self._listeners += 1
         message: Message | None = None
         try:
             message = await self._server.call(self._receive)
         finally:
             self._listeners -= 1
+            # Also when the app's waiting was cancelled: the app no longer listens, so the watch has to.
             self._took(message)
         return message
 
     def _took(self, message: Message | None) -> None:
-        """Look at what the app was given; None if its waiting was broken off."""
+        """Look at what the app was given; None if its wait was cancelled."""
         if message is not None and message["type"] == _DISCONNECT:
             self.close()
             self._left(not loses_disconnect())
@@ -75,7 +79,7 @@ class DisconnectWatch:
         self._start()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._closed = True
         self._stop()
 
@@ -98,8 +102,10 @@ class DisconnectWatch:
         try:
             message = await self._server.call(receive)
             if message["type"] != _DISCONNECT:
+                # A request without a body still has one body message.  A server gives it once: keep it for the app.
                 self._body = message
                 self._read = not message.get("more_body", False)
+                # The headers were wrong and a body follows.  The app reads it, and the watch starts again afterwards.
                 if not self._read:
                     self._watch = None
                     return
@@ -117,6 +123,6 @@ def _innermost(receive: Receive) -> Receive:
 
     Its wrapper would make a span of this waiting, which the app never asked for.
     """
-    # Of a bound method the attribute would be its class's: a function without its self.
+    # A bound method would give its function's attribute, a function without its self.
     inner = getattr(receive, "__wrapped__", None) if isinstance(receive, FunctionType) else None
     return _innermost(inner) if callable(inner) else receive

@@ -1,8 +1,8 @@
 """The start and the end of the app.
 
-At its start a worker that was forked builds what it exports by, before its first request has to wait for that.  At its
-end what ``configure()`` still holds is sent before the server hears that the app is done: uvicorn dies of its signal
-right afterwards, without running what Python runs at exit.
+At the start, a forked worker builds its exporters, so that its first request does not wait for them.  At the end, what
+``configure()`` still holds is sent before the server hears that the app is done: uvicorn dies of its signal right
+afterwards, without running what Python runs at exit.
 """
 
 from __future__ import annotations
@@ -28,5 +28,6 @@ async def live(app: Callable[[Any, Any, Any], Awaitable[None]], scope: Message, 
             flush(FLUSH_SECONDS)
         await send(message)
 
+    # Before the app starts: its own start-up may make spans already.
     prepare()
     await app(scope, receive, flushed)

@@ -1,7 +1,7 @@
 """One HTTP response: what its messages say about the request, and how it ends.
 
-The request ends with the last part of its response, or with what leaves the app before.  The response of an error waits
-for the exception behind it: a framework answers 500 first and lets the exception go on afterwards.
+The request ends with the last part of its response, or with the exception that leaves the app before it.  After an
+error response we wait for its exception: a framework answers 500 first and raises the exception afterwards.
 
 A client that left is a note, unless the app stopped for it.  An app stops in one of three ways: an exception leaves it,
 it returns without finishing its response, or it finishes early.  Only the last one needs judgement, see
@@ -25,6 +25,8 @@ LEFT: Final = cancellation("client_disconnected")
 MAX_CAUSES: Final = 8
 """Exceptions looked at behind one that left the app: frameworks wrap two or three deep, and chains can be endless."""
 
+# The modules that run a task after the response.  Where a release moves one of them, an error of such a task counts
+# as the request's own.
 _BACKGROUND: Final = frozenset({"starlette.background", "litestar.background_tasks"})
 
 
@@ -59,7 +61,7 @@ class HttpResponse:
         self.quiet = False
 
     def client_left(self, told: bool) -> None:
-        """Note that the client left, unless the response is out: every server says so then.
+        """Note that the client left, unless the response is out: every server sends this message then.
 
         ``told``: whether the app was, too.
         """
@@ -84,9 +86,11 @@ class HttpResponse:
                 self._counter.begin(self._status or 0, _headers(message))
         elif self._counter is not None and kind == "http.response.body":
             self._counter.feed(bytes(message.get("body") or b""), last=last)
+        # The last message proves nothing: an app that stops early closes its response, too.
         if self._progress_when_told is not None and not last and carries_bytes(message):
             self._parts_since_told += 1
         if last:
+            # Before the server takes it: waiting for a slow client is no part of the answer.
             self._end = self._of_response()
             if self._end == COMPLETE and self._driver.owned:
                 # What nobody marked by now is an answer that is there at once.
@@ -95,6 +99,7 @@ class HttpResponse:
     def sent(self, message: Message) -> None:
         """Take note of a message that the server has taken."""
         if self._done_ns is None and carries_bytes(message):
+            # From the first byte on, only the last message and a departure matter, unless tokens are counted.
             self.quiet = self._counter is None and self._progress_when_told is None
             if not self._driver.client_left:
                 self._driver.mark("delivered")
@@ -116,6 +121,7 @@ class HttpResponse:
         if self._done_ns is not None:
             return
         self._done_ns = monotonic_ns()
+        # The time of the end is fixed here; only the verdict waits for an exception that may follow.
         if self._awaits_error:
             self._driver.end_unless(self._end, at_ns=monotonic(ns=self._done_ns))
         else:
@@ -133,6 +139,7 @@ class HttpResponse:
         """The app has returned, or ``error`` left it: end the request unless it has ended."""
         if self._driver.ended:
             return
+        # A background task that fails must not turn an answered request into a failed one.
         if error is not None and not (self._done_ns is not None and _is_of_background(error)):
             self._leave_by(error)
         elif self._done_ns is not None:
@@ -141,6 +148,7 @@ class HttpResponse:
             self._driver.end(LEFT if self._driver.client_left else failure(None))
 
     def _leave_by(self, error: BaseException) -> None:
+        # A group is a departure only if all of it is: one real error in it is how the request ended.
         if self._driver.client_left and all(map(self._is_departure, leaves(error) or (error,))):
             self._driver.end(LEFT)
         else:
@@ -177,6 +185,7 @@ class HttpResponse:
 
     def _is_departure(self, error: BaseException) -> bool:
         """Whether the error says that the client left: it came from a send that failed, or has the name."""
+        # By name: importing Starlette to compare the class would make it a dependency.
         return any(one is self._send_error or class_name(type(one)) == "ClientDisconnect" for one in _causes(error))
 
 

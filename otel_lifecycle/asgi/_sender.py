@@ -24,6 +24,7 @@ class ResponseSender:
         self._server = server
         self._response = response
         self._timed = timed
+        # A list, because an app may send an early hint or an empty part between the head and the first byte.
         self._held: list[Message] = []
 
     async def send(self, message: Message) -> None:
@@ -44,6 +45,7 @@ class ResponseSender:
 
     async def release(self) -> None:
         """Send what is held, with the stages so far in its head."""
+        # Cleared before sending: if the server refuses the head, a second call must not send it again.
         timed, self._timed = self._timed, None
         held, self._held = self._held, []
         for message in held:
@@ -58,6 +60,7 @@ class ResponseSender:
                 await self._send(message)
             else:
                 await self._server.call(self._send, message)
+        # Since ASGI 2.4 a server raises an OSError from send() for a client that left; older ones drop the message.
         except OSError as error:
             guarded("a response", self._response.refused, message, error)
             raise
@@ -66,4 +69,5 @@ class ResponseSender:
 def _add_timing(message: Message, timed: Driver) -> None:
     value = server_timing(timed)
     if value is not None:
+        # A new list: an app may use its list of headers for every response.
         message["headers"] = [*message.get("headers", ()), (NAME.lower().encode(), value.encode())]

@@ -2,7 +2,7 @@
 
 A handler that polls ``request.is_disconnected()`` below a BaseHTTPMiddleware never learns that its client left: the
 middleware takes the message in a scope that is cancelled already, and it is lost on the way down.  Where a release
-hands it on, or moves the code, the handler counts as told: then one that stops early is seen as cancelled.
+hands the message on, or moves the code, the handler counts as told: then one that stops early counts as cancelled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MAX_FRAMES: Final = 200
 
 
 def loses_disconnect() -> bool:
-    """Return whether whoever asks for a message now is such a poll."""
+    """Return whether the caller that asks for a message now is such a poll."""
+    # Not inspect.stack(), which reads source files.  The walk happens only when a disconnect is handed to the app.
     frame: FrameType | None = sys._getframe(1)
     below_middleware = False
     for _ in range(MAX_FRAMES):

@@ -1,7 +1,7 @@
 """The requests of one WebSocket: which messages begin and end them, by the rule of their route.
 
-A request is current in the task that received its first message, until that task asks for the next one.  It is left
-there even when it has ended before: a span that the app opened in between still lies on top of it.
+A request is current in the task that received its first message, until that task asks for the next one.  It stays
+current there even if it has ended before: a span that the app opened in between still lies on top of it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,10 @@ class SocketRequests:
 
     def _open(self, conditions: dict[str, Any] | None) -> None:
         self._driver = self._begin(more=conditions)
+        # A new feed for each request, because a feed holds the unfinished part of the last frame.
         self._count = FrameFeed(self._driver.reader()) if isinstance(self._tokens, str) else self._tokens
         self._active = self._driver.active()
+        # Not a with block: the request stays current between this receive() and the next one of the same task.
         self._active.__enter__()
         self._server.enter()
 
@@ -120,11 +122,13 @@ class SocketRequests:
             word = self._says(self._messages.ends, _data_of(message), otherwise=False)
             if isinstance(word, str) and word:
                 driver.finish(word)
+                # Dropped at once: what the app still sends for it must not count for the next request.
                 self._driver = None
             elif word:
                 self._over()
 
     def _client_left(self) -> None:
+        # A note and not the end: what the handler does next decides how the request ends.
         self._left = True
         if self._driver is not None:
             self._driver.mark("client_disconnected")
