@@ -28,7 +28,7 @@ OTHERS: Final = tuple(
 OURS: Final = ("OTEL_LIFECYCLE_ENDPOINT", "OTEL_LIFECYCLE_PROTOCOL", "OTEL_LIFECYCLE_METRIC_INTERVAL")
 METRIC_INTERVAL_MS: Final = 500
 SPAN_DELAY_MS: Final = 200
-"""A person is looking: the usual 5 s for spans and 60 s for metrics are too long."""
+"""A person is watching: the usual 5 s for spans and 60 s for metrics are too long."""
 FORWARDED: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
@@ -75,12 +75,14 @@ def instrument_beside(program: str) -> str | None:
 
 def environment_of(own: Mapping[str, str], endpoint: str, token: str | None) -> dict[str, str]:
     """Return the environment in which OpenTelemetry sends to ``endpoint``, soon; the user's other settings stay."""
+    # A disabled SDK would leave the page empty, although the user asked to watch.
     made = {name: value for name, value in own.items() if name not in {*OTHERS, *OURS, "OTEL_SDK_DISABLED"}}
     made |= {
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_METRICS_EXPORTER": "otlp",
+        # No command reads logs.
         "OTEL_LOGS_EXPORTER": "none",
         "OTEL_METRIC_EXPORT_INTERVAL": str(METRIC_INTERVAL_MS),
         "OTEL_BSP_SCHEDULE_DELAY": str(SPAN_DELAY_MS),
@@ -88,7 +90,9 @@ def environment_of(own: Mapping[str, str], endpoint: str, token: str | None) -> 
     # The token timeline needs every token's time; a user's own choice holds.
     made.setdefault("OTEL_LIFECYCLE_TOKEN_TIMES", "true")
     if token is not None:
+        # The variable has the form of W3C Baggage, in which a space is percent-encoded.
         made["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{token}"
+    # The HTTP exporter obeys a proxy of the environment even for 127.0.0.1.
     for name in ("NO_PROXY", "no_proxy"):
         made[name] = ",".join(filter(None, [made.get(name), "127.0.0.1", "localhost"]))
     return made
@@ -114,12 +118,14 @@ async def run_child(launch: Launch) -> int:
 
 def _terminal_tells_all() -> bool:
     try:
+        # A background job, a pipe or a closed stdin: nobody but us delivers the signal to the command.
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def _forward(process: asyncio.subprocess.Process, number: int) -> None:
+    # The handler may run after the exit was collected; send_signal then raises ProcessLookupError.
     if process.returncode is None:
         process.send_signal(number)
 

@@ -60,7 +60,8 @@ def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
 
 
 def running_detail(request: RunningRequest, now: float) -> str:
-    """Return what is known of a request that has not ended: the stages that have."""
+    """Return a running request as a fragment of HTML: its finished stages."""
+    # The request's own start is unknown until it ends; its first stage starts at its arrival.
     first = min(start for _, start, _ in request.stages)
     rows = [
         BarRow(
@@ -78,6 +79,7 @@ def running_detail(request: RunningRequest, now: float) -> str:
 
 
 def _template(name: str) -> jinja2.Template:
+    # Every text on the page comes from telemetry, which anyone who reaches the port can send: escape it all.
     loader = jinja2.PackageLoader("otel_lifecycle._cli.live")
     return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template(name)
 
@@ -140,5 +142,6 @@ def _neighbours(raw: ProtoSpan) -> Iterator[Neighbour]:
 def _short(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
+    # Packed token offsets have thousands of characters; the page needs only to show that they are there.
     told = f"{value:.6g}" if isinstance(value, float) else str(value)
     return told if len(told) <= 160 else f"{told[:120]}… ({len(told):,} characters)"

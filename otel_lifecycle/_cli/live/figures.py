@@ -15,7 +15,9 @@ from otel_lifecycle._core.workload import quantile
 LATENCIES: Final = ("ttft", "tpot", "e2e")
 COLUMNS: Final = 60
 """Columns of the chart over time, at most."""
+# The page is updated once a second, so a narrower column would show the update and not the load.
 NARROWEST_S: Final = 1.0
+# The table shows the most frequent rules; every violation stays on its request's own page.
 MAX_RULES: Final = 20
 
 
@@ -74,12 +76,14 @@ def figures_of(rows: Sequence[LiveRow], chosen: TimeRange) -> Figures:
     terminated = len(rows) - outcomes["incomplete"]
     queue, queue_of = _by_cause(QUEUE_CAUSES, [row.queue_by for row in rows])
     stall, stall_of = _by_cause(STALL_CAUSES, [row.stall_by for row in rows])
+    # A range may begin long before the first request; an empty time before it would lower the rate.
     first = max(chosen.since, min((row.ended for row in rows), default=chosen.since))
     length = chosen.until - first
     return {
         "total": len(rows),
         "outcomes": dict(outcomes),
         "success": outcomes["completed"] / terminated if terminated else None,
+        # Below a second the quotient depends on when the page happens to ask.
         "rate": terminated / length if rows and length >= 1 else None,
         "latency": {name: _latency(name, rows) for name in LATENCIES},
         "bottlenecks": dict(Counter(row.bottleneck for row in rows if row.bottleneck)),
@@ -126,6 +130,7 @@ def _rules(rows: Iterable[LiveRow]) -> list[BrokenRule]:
             known = found.setdefault((one.kind, one.state, one.event), new)
             known["count"] += one.count
             known["requests"] += 1
+            # Rows come oldest first, so the last number written is that of the newest request.
             known["number"] = row.number
     return sorted(found.values(), key=lambda one: -one["count"])[:MAX_RULES]
 
@@ -145,12 +150,14 @@ def stage_columns(rows: Sequence[LiveRow], chosen: TimeRange) -> StageColumns | 
     known = [row for row in rows if row.outcome == "completed" and None not in row.stages]
     if not known:
         return None
+    # A range excludes its start, so the chart begins a little before the first request.
     since = max(chosen.since, min(row.ended for row in known) - 1e-3)
     columns = max(min(COLUMNS, math.ceil((chosen.until - since) / NARROWEST_S)), 1)
     width = (chosen.until - since) / columns
     counts = [0] * columns
     sums = {stage: [0.0] * columns for stage in STAGES}
     for row in known:
+        # A request that ended exactly at ``until`` belongs to the last column.
         at = min(int((row.ended - since) / width), columns - 1)
         counts[at] += 1
         for stage, length in zip(STAGES, row.stages, strict=True):

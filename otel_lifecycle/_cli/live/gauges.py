@@ -13,6 +13,7 @@ from otel_lifecycle._cli.sources.otlp_proto import attributes
 
 SILENT_S: Final = 65.0
 """A process that has sent no metric for so long has gone; the usual export interval is 60 s at most."""
+# A server in a restart loop comes with a new resource each time.
 MAX_PROCESSES: Final = 256
 
 
@@ -59,11 +60,13 @@ class Gauges:
 
     def oldest(self, now: float) -> float | None:
         """Return the age in seconds of the oldest request in flight; None where none is, or no process tells."""
+        # The request has aged since the report.  An idle process keeps its last gauge value, so only busy ones count.
         ages = [one.oldest + now - one.seen for one in self._processes.values() if one.oldest and _busy(one, now)]
         return max(ages, default=None)
 
     def counted(self) -> int:
         """Return how many ended requests the metrics of all processes count."""
+        # Silent processes count, too: what they ended has ended.
         return int(sum(one.requests for one in self._processes.values()))
 
 
@@ -72,6 +75,7 @@ def _busy(process: Process, now: float) -> bool:
 
 
 def _value(point: Any) -> float:
+    # A point flagged "no recorded value" has none of the fields; the unset integer reads as 0.
     return float(getattr(point, point.WhichOneof("value") or "as_int"))
 
 
@@ -80,6 +84,7 @@ def _active(process: Process, metric: ProtoMetric) -> None:
     for point in metric.sum.data_points:
         stage = str(attributes(point.attributes).get(semconv.STAGE, semconv.UNKNOWN_STAGE))
         stages[stage] = stages.get(stage, 0.0) + _value(point)
+    # An up-down counter is cumulative under every temporality preference: a report replaces the one before.
     process.stages, process.counted = stages, True
 
 

@@ -18,11 +18,14 @@ from otel_lifecycle._cli.live.row import LiveRow
 
 KEEP: Final = 10_000
 """Requests that are kept, unless the user chooses another number."""
+# The second limit is for requests with long token offsets, a few of which weigh more than a thousand others.
 MAX_BYTES: Final = 256 * 2**20
+# One trace of an endless job must not push out all the others.
 MAX_SPANS: Final = 2_000
 """Spans of one trace that are kept."""
 TRACES_PER_REQUEST: Final = 3
 """Traces kept for each request: those without one are kept too, for a request that may still follow."""
+# A server that crashed never ends its requests; they must neither stay listed nor stay in memory.
 MAX_OPEN: Final = 1_000
 OPEN_S: Final = 900.0
 """After so long without its end, a request that showed a stage is no longer listed as running."""
@@ -98,6 +101,7 @@ class Kept:
             self.spans_left_out += 1
             return
         trace.spans.append(raw)
+        # All spans of a batch share one bytes object for their resource, so it is not counted here.
         trace.size += len(raw.span)
         self._size += len(raw.span)
 
@@ -109,6 +113,7 @@ class Kept:
 
     def add_stage(self, request: RunningRequest) -> None:
         """Note a finished stage of a request that has not ended."""
+        # A request keeps its place: stages arrive in any order, and the list on the page must not jump.
         known = self.running.setdefault(request.span_id, request)
         if known is not request:
             known.stages += request.stages
@@ -122,6 +127,7 @@ class Kept:
         while traces and (
             len(self.rows) > self._keep or self._size > self._max_bytes or len(traces) > TRACES_PER_REQUEST * self._keep
         ):
+            # Whole traces leave, in the order of their first span: a waterfall with half of its spans would mislead.
             _, oldest = traces.popitem(last=False)
             self._size -= oldest.size
             for number in oldest.numbers:
@@ -140,6 +146,7 @@ class Kept:
         """Return everything kept of a trace; None where it has left or never came."""
         try:
             trace = self._traces.get(bytes.fromhex(trace_id))
+        # The id comes from the address line of a browser.
         except ValueError:
             return None
         return None if trace is None else TracesData(resource_spans=list(_resource_spans(trace)))

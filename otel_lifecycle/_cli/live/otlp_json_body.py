@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_lifecycle._cli.live.receiver import Signal
 
 MESSAGES: Final[dict[Signal, type[Message]]] = {"traces": TracesData, "metrics": MetricsData, "logs": LogsData}
+# ParseDict accepts either spelling.  An attribute's name is a value, under ``key``, so it is never taken for an id.
 IDS: Final = frozenset({"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"})
 
 
@@ -22,6 +23,7 @@ def to_protobuf(signal: Signal, body: bytes) -> bytes:
     """Return the message of a JSON body; ValueError if it is none."""
     try:
         made = ParseDict(_with_base64(orjson.loads(body)), MESSAGES[signal](), ignore_unknown_fields=True)
+    # The body comes from outside: its nesting can exceed the recursion limit, and orjson's own limit is higher.
     except (ParseError, orjson.JSONDecodeError, TypeError, RecursionError) as error:
         raise ValueError(f"this is no OTLP message of {signal} in JSON") from error
     return made.SerializeToString()

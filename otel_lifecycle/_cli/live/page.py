@@ -11,6 +11,8 @@ import jinja2
 from otel_lifecycle._cli.draw import theme
 from otel_lifecycle._version import __version__
 
+# Defence in depth: if an escape were missing, no script without the nonce would run and nothing could be sent away.
+# Styles stay inline because charts use style attributes, which a nonce cannot allow.
 POLICY: Final = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,6 +32,7 @@ def live_page(title: str, address: str) -> tuple[str, dict[str, str]]:
         styles=theme.stylesheet() + _static("live.css"),
         script="\n".join((theme.script(), _static("rows.js"), _static("live.js"))),
     )
+    # The next run may use the same port; it must not get the page of this one from a cache.
     return text, {"Content-Security-Policy": POLICY.format(nonce=nonce), "Cache-Control": "no-store"}
 
 

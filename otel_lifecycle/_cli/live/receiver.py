@@ -63,17 +63,21 @@ class Receiver:
         self.kept.make_room(time.time())
 
     def _span(self, span: ProtoSpan, resource: dict[str, object], raw: RawSpan) -> None:
+        # An id of another length would be kept and never found again.
         if len(span.trace_id) != 16 or len(span.span_id) != 8:
             self.unread.broken()
             return
         if not self._seen.add(span.trace_id.hex(), span.span_id.hex()):
             return
         self.kept.add_span(span.trace_id, raw)
+        # Only the keys: decoding every value would cost more than all the rest, and most spans are no requests.
         keys = {item.key for item in span.attributes}
         if semconv.STAGE in keys:
             self._stage(span)
+        # A foreign request has events and no outcome, so a span with neither cannot be a request.
         elif semconv.OUTCOME in keys or span.events:
             self._request(span, resource, raw.scope, keys)
+        # A phase of the cold start is ours, but no request; it is not unread telemetry.
         elif semconv.STARTUP_PHASE not in keys:
             self._other(raw.scope, keys)
 
@@ -95,9 +99,11 @@ class Receiver:
     def _stage(self, span: ProtoSpan) -> None:
         """Note a stage that arrived before the request it belongs to."""
         parent = span.parent_span_id.hex()
+        # Stages and their request come in one batch or in two, in any order.
         if not parent or self.kept.ended(parent, span.trace_id):
             return
         own = attributes(span.attributes)
+        # An interruption is a child of its stage, so its parent is no request.
         if own[semconv.STAGE] == "preempted":
             return
         times = (span.start_time_unix_nano * 1e-9, span.end_time_unix_nano * 1e-9)
@@ -115,6 +121,7 @@ class Receiver:
     def _metrics(self, message: bytes) -> None:
         now = time.time()
         for batch in MetricsData.FromString(message).resource_metrics:
+            # The whole resource identifies a process: not every server sets service.instance.id.
             instance = batch.resource.SerializeToString(deterministic=True).hex()
             for scope in batch.scope_metrics:
                 for metric in scope.metrics:

@@ -96,7 +96,9 @@ def _rules(request: Request) -> list[Rule]:
 def _packed(number: int, request: Request, stages: tuple[float | None, ...], broke: bool) -> bytes:
     """Return the row as a JSON array, in the order of ``FIELDS`` in live.js; times in milliseconds."""
     own, e2e = request.attributes, request.seconds.get("e2e")
+    # Time that no known stage explains is drawn as a piece of its own, never added to a stage.
     rest = (e2e or 0.0) - sum(length or 0.0 for length in stages)
+    # Encoded once per request, not once per page and tick.
     return orjson.dumps(
         [
             number,
@@ -131,4 +133,5 @@ def _figure(raw: Any) -> float | None:
 
 
 def _text(raw: Any) -> str | None:
+    # Our own spans keep this limit; foreign ones need not.
     return None if raw is None else str(raw)[:256]

@@ -42,15 +42,18 @@ class SpooledMessages:
         self.left_out = 0
         self._largest = largest
         self._file = path.open("wb")
+        # The fastest level: compression runs on the event loop that also answers the exporters.
         self._packed: Any = zstandard.ZstdCompressor(level=1).stream_writer(self._file)
 
     def write(self, signal: Signal, message: bytes) -> None:
         """Write a message; logs are not read by any command."""
         if signal == "logs":
             return
+        # Bytes that reached the file.  The compressor's buffer is not among them, so the file ends a little larger.
         if self._file.tell() > self._largest:
             self.left_out += 1
             return
+        # The framing of the Collector's file exporter, so the reader needs no case of its own for it.
         self._packed.write(struct.pack(">I", len(message)) + message)
 
     def close(self) -> None:
@@ -78,6 +81,7 @@ class JsonLines:
 
     def _flush(self) -> None:
         if self._zstd:
+            # A block and not a frame: after a kill all blocks can be read, and the ratio does not suffer.
             self._packed.flush(zstandard.FLUSH_BLOCK)
         self._file.flush()
         self._flushed = time.monotonic()
@@ -97,6 +101,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 def json_line(signal: Signal, message: bytes) -> bytes:
     """Return a message as a line of OTLP JSON."""
+    # OTLP JSON allows enums as integers only.
     document = MessageToDict(MESSAGES[signal].FromString(message), use_integers_for_enums=True)
     return orjson.dumps(_with_hex(document), option=orjson.OPT_APPEND_NEWLINE)
 

@@ -64,6 +64,7 @@ class _HttpServer(uvicorn.Server):
     """Leaves signals to the command that is watched."""
 
     @contextlib.contextmanager
+    # uvicorn raises a captured signal again after serving, which would end us before the command has ended.
     def capture_signals(self) -> Iterator[None]:
         yield
 
@@ -72,6 +73,7 @@ class _HttpServer(uvicorn.Server):
 async def serving(receiver: Receiver, status: Status, settings: LiveSettings) -> AsyncIterator[Served]:
     """Serve OTLP over gRPC and HTTP, and the page; Unusable if a port cannot be had."""
     guard = AccessRule.of(settings.host, settings.token)
+    # We bind ourselves: uvicorn exits the process if the port is taken, and does not tell which port 0 became.
     with _bound(settings) as bound:
         grpc = grpc_server(receiver, guard)
         grpc_port = _grpc_port(grpc, settings)
@@ -83,6 +85,7 @@ async def serving(receiver: Receiver, status: Status, settings: LiveSettings) ->
             log_level="error",
             access_log=False,
             lifespan="off",
+            # Always installed with uvicorn.  The faster parser is optional, and all installations must behave alike.
             http="h11",
             ws="none",
             timeout_graceful_shutdown=PAGES_S,
@@ -96,6 +99,7 @@ async def serving(receiver: Receiver, status: Status, settings: LiveSettings) ->
         try:
             yield Served(host=settings.host, port=port, grpc_port=grpc_port, token=settings.token)
         finally:
+            # Before the server stops: every open page is still connected and gets its last event.
             status.end(status.ended or "stopped")
             http.should_exit = True
             await grpc.stop(0.5)
@@ -106,6 +110,7 @@ async def serving(receiver: Receiver, status: Status, settings: LiveSettings) ->
 def _bound(settings: LiveSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as bound:
+        # The port of a run that ended a moment ago is in TIME_WAIT.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((settings.host, settings.port))
@@ -115,11 +120,13 @@ def _bound(settings: LiveSettings) -> Iterator[socket.socket]:
 
 
 def _grpc_port(server: aio.Server, settings: LiveSettings) -> int:
+    # gRPC takes an IPv6 address only in brackets.
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
         port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
     except RuntimeError as error:
         raise Unusable(_taken(settings.grpc_port, "--grpc-port", "it cannot be bound")) from error
+    # Older releases of gRPC return 0 where newer ones raise.
     if not port:
         raise Unusable(_taken(settings.grpc_port, "--grpc-port", "it cannot be bound"))
     return int(port)
@@ -131,6 +138,7 @@ def _taken(port: int, option: str, reason: str) -> str:
 
 async def until_quiet(receiver: Receiver) -> None:
     """Return once no message has come for a while."""
+    # No message yet: at least one wait, since the last batch may still be on its way when its sender has ended.
     before = -1
     while before != receiver.messages:
         before = receiver.messages

@@ -18,10 +18,13 @@ from otel_lifecycle._cli.live.receiver import Receiver
 from otel_lifecycle._cli.live.row import LiveRow
 from otel_lifecycle._cli.requests.model import STAGES
 
+# The figures are computed from every row in the range, for each page and at each tick.
 TICK_S: Final = 1.0
+# The chart is the largest part of an update.
 CHART_TICKS: Final = 2
 BATCH: Final = 400
 """Rows of one event: the page must take each in a few milliseconds."""
+# The page replaces these rows at each tick instead of adding to them.
 MAX_RUNNING: Final = 100
 
 
@@ -77,6 +80,7 @@ async def events(receiver: Receiver, view: View, status: Status) -> AsyncIterato
     while True:
         for batch in _batches(receiver, view):
             yield batch
+            # The receiver shares this loop: exporters get a turn between two batches.
             await asyncio.sleep(0)
         yield _event("now", _now(receiver, view, status, with_chart=tick % CHART_TICKS == 0))
         tick += 1
@@ -84,7 +88,9 @@ async def events(receiver: Receiver, view: View, status: Status) -> AsyncIterato
             yield f"event: ended\ndata: {status.ended}\n\n".encode()
             return
         try:
+            # An event and not a sleep, so that the end shows at once.
             await asyncio.wait_for(status.changed.wait(), TICK_S)
+        # Not the built-in TimeoutError: on Python 3.10 they are two classes.
         except asyncio.TimeoutError:
             continue
 
@@ -96,14 +102,17 @@ def _event(name: str, data: Any) -> bytes:
 def _batches(receiver: Receiver, view: View) -> Iterator[bytes]:
     """Yield the rows that came and the numbers of those that left since the page was last told."""
     kept = receiver.kept
+    # Lists, complete before the first yield: other tasks change ``kept`` while the page takes a batch.
     gone = list(islice(reversed(kept.gone), max(kept.left - view.left, 0)))
     new: list[LiveRow] = []
     for number in reversed(kept.rows):
+        # Numbers only grow, so everything before this row has been sent.
         if number <= view.after:
             break
         new.append(kept.rows[number])
     new.reverse()
     view.left, view.after = kept.left, new[-1].number if new else view.after
+    # One event even without a new row, if the page must drop some.
     for start in range(0, max(len(new), 1 if gone else 0), BATCH):
         part = [orjson.Fragment(row.packed) for row in new[start : start + BATCH]]
         yield _event("rows", {"rows": part, "gone": gone, "left": view.left})
@@ -145,6 +154,7 @@ def _running(receiver: Receiver, now: float) -> list[list[Any]]:
 
 
 def _running_row(request: RunningRequest, now: float) -> list[Any]:
+    # The span that would tell the arrival has not ended; the first stage starts then.
     arrived = min(start for _, start, _ in request.stages)
     lengths = {stage: round((end - start) * 1000, 3) for stage, start, end in request.stages}
     known = [lengths.get(stage) for stage in STAGES]

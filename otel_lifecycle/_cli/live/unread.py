@@ -1,4 +1,4 @@
-"""Telemetry that arrived and shows no lifecycle, with the reason and what to do about it."""
+"""Telemetry that arrived without a lifecycle, with the reason and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from otel_lifecycle import semconv
 
+# Scope names come from outside.
 MAX_SCOPES: Final = 64
 GEN_AI: Final = "gen_ai."
 
@@ -95,6 +96,7 @@ class UnreadTelemetry:
                 what=what,
                 count=count,
                 reason="they describe model calls (gen_ai.*), but have no lifecycle events such as arrive",
+                # Once requests arrive, spans of other libraries are normal and need no action.
                 remedy="" if rows else "open requests with otel_lifecycle.request(), or add the events to these spans",
             )
         return Unread(

@@ -24,6 +24,7 @@ from otel_lifecycle._cli.live.stream import Status, View, events
 AsyncBytes: TypeAlias = AsyncIterator[bytes]
 Answer: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# The same limit as over gRPC.
 MAX_BODY: Final = 64 * 2**20
 MAX_PAGES: Final = 32
 """Pages that are kept up to date at the same time."""
@@ -59,6 +60,7 @@ class LiveSite:
         answer = HTMLResponse(text, headers=headers)
         token = http.query_params.get("token")
         if token is not None:
+            # EventSource cannot send a header, so the page authenticates by cookie.  The guard has checked the token.
             answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return answer
 
@@ -72,6 +74,7 @@ class LiveSite:
             return PlainTextResponse("too many pages are open\n", 503)
 
         async def counted() -> AsyncBytes:
+            # Counted here, where the finally undoes it: pages that open at the same moment may exceed the limit.
             self._pages += 1
             try:
                 async for event in events(self._receiver, view, self._status):
@@ -102,6 +105,7 @@ class LiveSite:
         try:
             body = await _body(http)
             self._receiver.take(signal, to_protobuf(signal, body) if kind == JSON else body)
+        # Exporters do not retry a 400: the same bytes would fail again.
         except (ValueError, zlib.error) as error:
             return PlainTextResponse(f"{error}\n", 400)
         return Response(b"{}" if kind == JSON else b"", media_type=kind)
@@ -117,6 +121,7 @@ async def _body(http: HttpRequest) -> bytes:
     if http.headers.get("content-encoding", "identity") not in {"gzip", "deflate"}:
         return bytes(body)
     # A few bytes can unpack to gigabytes, so the size is limited while unpacking.
+    # 47 = 32 + 15: gzip and zlib headers alike, with the largest window.
     unpacker = zlib.decompressobj(wbits=47)
     unpacked = unpacker.decompress(bytes(body), MAX_BODY)
     if unpacker.unconsumed_tail:
@@ -140,6 +145,7 @@ class Guarded:
 
     def _refusal(self, http: HttpRequest) -> Answer | None:
         headers: Headers = http.headers
+        # The name comes first: a page under a rebound name learns nothing, whatever else it sends.
         host = headers.get("host", "")
         if not self._guard.knows(host):
             return PlainTextResponse(f"{host!r:.80} is not a name of this server\n", 421)

@@ -1,4 +1,4 @@
-"""Attributes of a request that cannot be: they are counted and left out, and the rest of its span is believed."""
+"""Impossible attribute values of a request: they are counted and left out, and the rest of the span is used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from otel_lifecycle._cli.sources.spans import MetricPoint, Span
 from otel_lifecycle._cli.sources.wanted import ARRIVE
 
 LONGEST_S: Final = 1e10
-"""Seconds that no duration is: three hundred years, more than the clock of a span has."""
+"""Seconds that no duration reaches: three hundred years, more than the clock of a span covers."""
 MOST: Final = 2.0**53
-"""A count beyond this is no count: no float tells it from its neighbour."""
+"""The largest count: beyond it, a float cannot hold every integer."""
 
 _DURATIONS: Final = (
     semconv.QUEUE_WAIT,
@@ -55,7 +55,7 @@ LIMITS: Final = (
 
 
 def doubtful(span: Span) -> list[str]:
-    """Return the attributes of a span whose values cannot be."""
+    """Return the attributes of a span that have impossible values."""
     attributes, found = span.attributes, []
     for name, most in LIMITS:
         value = attributes.get(name)
@@ -74,15 +74,17 @@ def without(span: Span, names: list[str]) -> Span:
 
 
 def sound(point: MetricPoint) -> bool:
-    """Return whether a metric point can be: finite, of counts from 0, with a bucket more than edges or with none."""
+    """Return whether a metric point is plausible: finite, no negative count, and one bucket more than edges or none."""
     if not all(value is None or math.isfinite(value) for value in (point.value, point.total)):
         return False
     counts = (point.count or 0, *point.buckets)
+    # The data model has a bucket above the last edge; a histogram may also come without any buckets.
     return min(counts) >= 0 and max(counts) <= MOST and len(point.buckets) in {0, len(point.edges) + 1}
 
 
 def lost_outcome(span: Span) -> bool:
-    """Return whether a span is a request of ours that a limit of attributes took the outcome from."""
+    """Return whether a span is a request of ours that lost its outcome to an attribute limit."""
+    # A limit of the SDK, the Collector or the backend removed it; stages and start-up phases never have an outcome.
     if span.scope != semconv.SCOPE or not span.attributes.keys().isdisjoint(_NOT_LOST):
         return False
     return any(event.name == ARRIVE for event in span.events)

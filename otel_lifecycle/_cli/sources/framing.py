@@ -38,6 +38,7 @@ BOM: Final = b"\xef\xbb\xbf"
 BROKEN: Final = (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile)
 """What a compressed file raises where it was cut short or damaged."""
 
+# All OTLP batches (traces, metrics, logs) have the list of their resources as field 1.
 _FIRST_FIELD: Final = 0x0A
 """Tag of field 1, length-delimited: how every OTLP batch begins."""
 
@@ -52,6 +53,7 @@ class CutShort(Exception):
 
 def unpacked(stream: Stream) -> Stream:
     """Return the stream, or what is within it where it is compressed as a whole."""
+    # By content and not by name: files are renamed, and a pipe has no name.
     head = stream.peek(4)[:4]
     if head.startswith(GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=stream))
@@ -88,6 +90,7 @@ class _Zstd(io.RawIOBase):
     def _more(self) -> bool:
         """Unpack some more, frame after frame; False at the end."""
         chunk = self._frame.unused_data
+        # A writer that appends begins a new frame, so the end of a frame is not the end of the file.
         if self._frame.eof:
             self._frame, self._begun = self._decompressor.decompressobj(), False
         chunk = chunk or self._packed.read(PACKED_CHUNK)
@@ -105,6 +108,7 @@ def messages(stream: Stream) -> Iterator[Message]:
         return
     if _is_text(head):
         yield from (("json", line) for line in _documents(stream))
+    # Tested first: a length prefix can begin with the same bytes, and only this branch looks at the whole content.
     elif head[0] == _FIRST_FIELD and _bare(head):
         yield from _bare_or_counted(stream)
     elif _counted(head):
@@ -137,6 +141,7 @@ def _bare_or_counted(stream: Stream) -> Iterator[Message]:
 
     A message of 16 KiB to 2 MiB begins 0A xx xx xx 0A, which is a length of 160 MiB and the start of a message, too.
     """
+    # A bare message has no length of its own, so only all of it tells whether its batches fill it exactly.
     content = stream.read(MAX_MESSAGE)
     if not _whole(content) and _counted(content[:16]) and struct.unpack(">I", content[:4])[0] <= len(content) - 4:
         yield from _length_prefixed(io.BufferedReader(_Rest(content, stream)))
@@ -184,6 +189,7 @@ def _documents(stream: Stream) -> Iterator[bytes]:
     # Other programs than exporters begin a text with a byte order mark.
     first = stream.readline(MAX_MESSAGE).removeprefix(BOM)
     stripped = first.strip()
+    # A first line that cannot be a document is the beginning of one that spans lines.
     if len(stripped) < 2 or stripped.endswith((b"{", b"[", b",")):
         rest = stream.read(MAX_MESSAGE)
         if len(rest) == MAX_MESSAGE:
@@ -205,6 +211,7 @@ def _length_prefixed(stream: Stream) -> Iterator[Message]:
             raise CutShort("the file ends within a length", telemetry=True)
         message = _exactly(stream, struct.unpack(">I", head)[0])
         if message.startswith(ZSTD):
+            # Bounded, because a few compressed bytes can claim gigabytes.
             message = unpacker.stream_reader(message).read(MAX_MESSAGE)
         yield ("json" if _is_text(message[:16]) else "proto"), message
 
@@ -221,6 +228,7 @@ def _varint(stream: IO[bytes]) -> int | None:
         shift += 7
         if byte[0] < 0x80:
             return size
+        # Five bytes hold 35 bits, more than any length below MAX_MESSAGE needs.
         if shift > 35:
             raise CutShort("no length where one should be")
     if shift:

@@ -34,11 +34,11 @@ class Intake:
         self.tally.add(kind, self.place)
 
     def lost_attribute(self, name: str) -> None:
-        """Count an attribute whose value cannot be read, or cannot be."""
+        """Count an attribute whose value is unreadable or impossible."""
         self.tally.add("broken_attribute", f"{self.place}: {name}")
 
     def take_points(self, points: Iterable[MetricPoint]) -> None:
-        """Put the points that can be among the items, and count the rest."""
+        """Add the plausible points to the items, and count the rest."""
         for point in points:
             if sound(point):
                 self.items.append(point)
@@ -46,12 +46,13 @@ class Intake:
                 self.tally.add("broken_point", f"{self.place}: {point.name}")
 
     def take(self, span: Span) -> None:
-        """Put a span among the items, without what it says that cannot be; all of that is counted."""
+        """Add a span to the items without its impossible attributes, which are counted."""
         span.source, span.line = self.source, self.line
         names = doubtful(span)
         for name in names:
             self.lost_attribute(name)
         self.items.append(without(span, names) if names else span)
+        # Counted and kept: a wrong outcome takes away the verdict, but the times of the span remain true.
         outcome = span.attributes.get(semconv.OUTCOME)
         if outcome is None:
             if lost_outcome(span):

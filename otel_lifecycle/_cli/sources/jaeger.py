@@ -21,6 +21,7 @@ Raw = Mapping[str, Any]
 _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int64": int64,
     "float64": float,
+    # A JSON boolean, or its text: ``str`` gives one form of both.
     "bool": lambda raw: str(raw).lower() == "true",
     "binary": lambda raw: base64.b64decode(str(raw)),
 }
@@ -64,11 +65,13 @@ def _take(raw: Raw, processes: Raw, intake: Intake) -> None:
 
 def _span(raw: Raw, processes: Raw, intake: Intake) -> Span:
     lost = intake.lost_attribute
+    # The API lists the processes of a trace once; Jaeger's storage form has the process in each span.
     process = processes.get(str(raw.get("processID"))) or raw.get("process") or {}
     start = instant(int(raw["startTime"]) * 1000)
     parents, links = _references(raw)
     tags = _tags(raw.get("tags") or (), lost)
     return Span(
+        # Old clients have 64-bit trace ids, and Jaeger drops leading zeros.
         trace_id=identifier(str(raw["traceID"]).zfill(32), 16),
         span_id=identifier(str(raw["spanID"]).zfill(16), 8),
         parent_id=parents[0] if parents else "",
@@ -79,6 +82,7 @@ def _span(raw: Raw, processes: Raw, intake: Intake) -> Span:
         resource={"service.name": process.get("serviceName"), **_tags(process.get("tags") or (), lost)},
         events=tuple([_log(log, lost) for log in raw.get("logs") or ()]),
         links=tuple(links),
+        # Jaeger has no field for these; the OpenTelemetry exporters and the Collector write them as tags.
         dropped_events=int(tags.get("otel.dropped_events_count") or 0),
         dropped_attributes=int(tags.get("otel.dropped_attributes_count") or 0),
         scope=str(tags.get("otel.scope.name") or ""),
@@ -94,6 +98,7 @@ def _references(raw: Raw) -> tuple[list[str], list[SpanLink]]:
             parents += [span_id] if span_id else []
         elif span_id:
             links.append(SpanLink(identifier(str(item["traceID"]).zfill(32), 16), span_id, {}))
+    # A deprecated field of Jaeger's JSON model; spans that have it have no reference to their parent.
     if not parents and raw.get("parentSpanID"):
         parents.append(parent(str(raw["parentSpanID"]).zfill(16)))
     return parents, links
@@ -101,6 +106,7 @@ def _references(raw: Raw) -> tuple[list[str], list[SpanLink]]:
 
 def _log(raw: Raw, lost: Lost) -> SpanEvent:
     fields = _tags(raw.get("fields") or (), lost)
+    # Jaeger has no event names: OpenTelemetry's translation puts the name into a field.
     name = fields.pop("event", "")
     return SpanEvent(str(name), instant(int(raw["timestamp"]) * 1000), fields)
 

@@ -45,6 +45,7 @@ DEFAULT_LOOKBACK_S: Final = 3600
 _ONE: Final = re.compile(r"(?P<base>.*?)/(?:api/(?P<three>v3/)?traces|trace)/(?P<id>[0-9a-fA-F]{1,32})/?")
 _SEARCH: Final = re.compile(r"(?P<base>.*?)(?:/search|/api/traces|/api/v3/traces)?/?")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# One mebibyte: the size and the deadline are checked between reads.
 _READ: Final = 2**20
 
 
@@ -55,6 +56,7 @@ def is_url(source: str) -> bool:
 
 def without_credentials(address: str) -> str:
     """Return an address as it may be printed: without a user and a password."""
+    # Used for every message and note: a report that is sent to others must not contain a password.
     return re.sub(r"(?<=://)[^/?#@]*@", "", address)
 
 
@@ -97,6 +99,7 @@ def _searches(source: str, base: str, asked: dict[str, str], now_us: int) -> Ite
     # The number of traces that the page shows is no limit for a report.
     asked.pop("limit", None)
     given = asked.pop("service", None)
+    # Jaeger's search needs a service, so "all" is one search for each.
     services = [given] if given is not None else _services(f"{base}/api/services")
     for service in services:
         yield Search(url=f"{base}/api/traces", asked={**asked, "service": service}, start=start, end=end)
@@ -128,11 +131,13 @@ def _windows(search: Search, tally: Tally) -> Iterator[object]:
             raise NoAnswer(f"{without_credentials(search.url)}: full pages only, {pages:,} of them; narrow the window")
         pages += 1
         start, end = pending.pop()
+        # Jaeger has no paging: it returns ``limit`` traces of a window and does not say that it left some out.
         query = urllib.parse.urlencode({**search.asked, "start": start, "end": end, "limit": PAGE})
         answer = _get(f"{search.url}?{query}")
         full = isinstance(answer, dict) and len(answer.get("data") or ()) >= PAGE
         if full and end - start > SHORTEST_US:
             middle = (start + end) // 2
+            # The full answer is not used: the halves return its traces again, and each would count as a duplicate.
             pending += [(middle + 1, end), (start, middle)]
             continue
         if full:
@@ -152,6 +157,7 @@ def _get(url: str, *, decoded: bool = True) -> object:
     try:
         document = loads(body)
     except orjson.JSONDecodeError as error:
+        # Jaeger answers any unknown path with its page and status 200, so a wrong address shows here first.
         looks = "a web page" if body.lstrip()[:1] == b"<" else "no JSON"
         raise NoAnswer(f"{place}: the answer is {looks}, not one of Jaeger's query API") from error
     _check(document, place, decoded)
@@ -163,6 +169,7 @@ def _check(document: object, place: str, decoded: bool) -> None:
         raise NoAnswer(f"{place}: the answer is not one of Jaeger's query API")
     if document.get("errors") or document.get("error"):
         raise NoAnswer(f"{place}: {document.get('errors') or document.get('error')!r:.200}")
+    # ``data: null`` is Jaeger's way to say "no traces"; the list of services holds names, which no decoder knows.
     if document.get("data", ()) is None or (not decoded and "data" in document):
         return
     if decoder_of(document) is None:
@@ -176,6 +183,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         asked, told = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        # The standard handler would send the Authorization header on, even to plain HTTP.
         if (asked.scheme, asked.netloc) != (told.scheme, told.netloc):
             raise urllib.error.URLError(f"it redirects to another server, {told.scheme}://{told.hostname}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -203,6 +211,7 @@ def _opener() -> urllib.request.OpenerDirector:
 def _request(url: str) -> urllib.request.Request:
     """Return the request; a user and password of the address go into a header, as browsers do."""
     parts = urllib.parse.urlsplit(url)
+    # urllib takes the part before "@" for a part of the host name.
     bare = without_credentials(url)
     request = urllib.request.Request(bare)  # noqa: S310 - is_url let http and https in only
     if parts.username is not None:

@@ -8,22 +8,23 @@ from typing import Any, Final
 import orjson
 
 _SUSPECTS: Final = (b"NaN", b"Infinity", b"\\ud", b"\\uD")
-"""What other programs write into JSON though JSON has no such thing: numbers that are none, halves of a character."""
+"""What other programs write into JSON although JSON does not allow it: NaN, infinity, half a surrogate pair."""
 
 
 def loads(raw: bytes) -> Any:
     """Decode JSON; NaN and Infinity become floats, halves of surrogate pairs and broken UTF-8 U+FFFD.
 
-    Raises orjson.JSONDecodeError for what is no JSON even so.
+    Raises orjson.JSONDecodeError for anything else that is not JSON.
     """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        # The standard library's parser is ten times slower: it gets only what may profit from it.
+        # The standard library's parser is ten times slower: it gets only what it may be able to read.
         if not (any(mark in raw for mark in _SUSPECTS) or "utf-8" in str(error).lower() or "surrogate" in str(error)):
             raise
         try:
             return _whole(json.loads(raw.decode("utf-8", "replace")))
+        # The first error names the place in the original bytes, which the second parser no longer has.
         except (ValueError, RecursionError):
             raise error from None
 
@@ -33,6 +34,7 @@ def whole(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # By way of UTF-16, which joins two halves that belong together; only a single half becomes U+FFFD.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 

@@ -1,4 +1,4 @@
-"""What a file that is no trace looks like, for the person who took it for one."""
+"""What a file that is not a trace looks like, for the error message."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def like_document(document: object, message: bytes) -> str:
     for keys, words in _KEYS:
         if keys <= document.keys():
             return f"; it looks like {words}"
+    # Keys come from a foreign file: no control characters to the terminal, and not a page of them.
     names = ", ".join(printable(str(key)) for key in list(document)[:6])
     return f"; it looks like an object with the keys {shorten(names, 80)}" if names else "; it is an empty object"
 

@@ -49,6 +49,7 @@ def is_otlp(document: object) -> bool:
 
 def _unwrapped(document: object) -> Raw | None:
     """Return the batch within a document, which a wrapper or two may hold; None where there is none."""
+    # Bounded, because a file may nest wrappers without end.
     for _ in range(len(_WRAPPERS) + 1):
         if not isinstance(document, dict):
             return None
@@ -72,6 +73,7 @@ def decode(document: object, intake: Intake) -> None:
         for scope in (*_list(batch, "scopeMetrics"), *_list(batch, "instrumentationLibraryMetrics")):
             for raw in _list(scope, "metrics"):
                 _metric(raw, resource, intake)
+    # Logs hold no lifecycle; they are counted, so that nobody wonders where a batch went.
     intake.tally.add("logs", number=len(_list(found, "resourceLogs")))
 
 
@@ -82,6 +84,7 @@ def _list(raw: object, key: str) -> list[Any]:
 
 def _scope_name(scope: Raw) -> str:
     try:
+        # Before OTLP 0.15 a scope was an instrumentation library; some exporters still write that.
         return str((scope.get("scope") or scope["instrumentationLibrary"])["name"])
     except MALFORMED:
         return ""
@@ -97,6 +100,7 @@ def _resource(batch: Raw, intake: Intake) -> Attributes:
 def _span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
     intake.tally.read["spans"] += 1
     try:
+        # Most spans of a file are of other libraries: they are tested in raw form, and only wanted ones are decoded.
         if intake.everything or _wanted(raw):
             intake.take(span(raw, resource, scope, intake))
         elif not any(item["key"] == STAGE for item in raw.get("attributes") or ()):
@@ -143,6 +147,7 @@ def _event(raw: Raw, lost: Lost | None) -> SpanEvent:
     )
 
 
+# Shared: nearly every event has no attributes, and a file has millions of events.
 _NONE: Final[Attributes] = {}
 
 
@@ -168,6 +173,7 @@ def instant(raw: Any) -> int:
 def identifier(text: str, size: int) -> str:
     """Return an id of ``size`` bytes as lower-case hex; ValueError if it is none, or all zeros."""
     found = _hex(text, size)
+    # The specification calls an all-zero id invalid.
     if not found.strip("0"):
         raise ValueError(f"{text!r:.80} is no id of {size} bytes")
     return found
@@ -185,6 +191,7 @@ def parent(raw: Any) -> str:
 
 
 def _hex(text: str, size: int) -> str:
+    # Hex by its length: base64 of 16 or 8 bytes has 24 or 12 characters, so the two cannot be confused.
     if len(text) == 2 * size:
         found = text.lower()
         int(found, 16)
@@ -202,6 +209,7 @@ def attributes(items: Iterable[Raw], lost: Lost | None = None) -> dict[str, Any]
     raised.
     """
     try:
+        # The usual case in one expression.  Only a batch with a broken value takes the slow path below.
         return {str(item["key"]): value(item.get("value")) for item in items}
     except MALFORMED:
         if lost is None:
@@ -269,9 +277,11 @@ def _metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
         if raw.get("name") not in METRICS:
             intake.tally.add("other_metrics")
             return
+        # Exponential histograms are not read: their quantiles need a calculation of their own.
         for kind in ("gauge", "sum", "histogram"):
             data = raw.get(kind)
             if data:
+                # Numbers as the specification asks, names as generic protobuf printers write them.
                 cumulative = data.get("aggregationTemporality") in {2, "AGGREGATION_TEMPORALITY_CUMULATIVE"}
                 points = data.get("dataPoints") or ()
                 intake.take_points([_point(raw["name"], point, resource, cumulative) for point in points])
@@ -281,6 +291,7 @@ def _metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
 
 def _point(name: str, raw: Raw, resource: Attributes, cumulative: bool) -> MetricPoint:
     own = attributes(raw.get("attributes") or ())
+    # None is not 0 here: a histogram has no value, and a gauge without one was not observed.
     number = raw.get("asDouble", raw.get("asInt"))
     return MetricPoint(
         name=name,

@@ -1,7 +1,7 @@
 """OTLP in its protobuf form, decoded by ``opentelemetry-proto``.
 
-A file does not say which signal a message is; the three kinds of batch have the same outer shape.  It is told apart by
-what decodes to something: a span has ids and times, a metric a name and no ids.
+A file does not say which signal a message is; the three kinds of batch have the same outer shape.  The decoded content
+shows which one it is: a span has ids and times, a metric has a name and no ids.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ def decode(message: bytes, intake: Intake) -> bool:
     if traces is not None and _has_spans(traces):
         _traces(traces, intake)
         return True
+    # None means that the parser refused the message, which one text that is not UTF-8 is enough for.
     if traces is None and (mended := repaired(message)) is not None:
         return decode(mended, intake)
     metrics = _parse(MetricsData, message)
     if metrics is not None and _has_metrics(metrics):
         _metrics(metrics, intake)
         return True
+    # The outer shape fits and neither signal is in it: logs, profiles or an empty batch.
     if traces is not None and traces.resource_spans:
         intake.tally.add("logs")
         return True
@@ -91,9 +93,10 @@ def _take(raw: ProtoSpan, resource: Attributes, scope: str, intake: Intake) -> N
 
 
 def span_of(raw: ProtoSpan, resource: Attributes, scope: str) -> Span | None:
-    """Return a span as the layers above see it; None where an id or a time of it cannot be."""
+    """Return a span as the layers above see it; None where an id or a time is impossible."""
     times = (raw.start_time_unix_nano, raw.end_time_unix_nano, *(event.time_unix_nano for event in raw.events))
     ids = (len(raw.trace_id), len(raw.span_id)) == ID_BYTES and any(raw.trace_id) and any(raw.span_id)
+    # Unlike JSON, protobuf's fixed64 admits times that no signed clock has.
     if not ids or max(times) >= LATEST:
         return None
     events = tuple([SpanEvent(event.name, event.time_unix_nano, attributes(event.attributes)) for event in raw.events])
@@ -131,6 +134,7 @@ def _value(raw: AnyValue) -> Any:
         return [_value(item) for item in raw.array_value.values]
     if kind == "kvlist_value":
         return attributes(raw.kvlist_value.values)
+    # The scalar fields of the oneof are named after their kind.
     return getattr(raw, kind)
 
 
@@ -162,6 +166,7 @@ def _point(name: str, point: Any, resource: Attributes, histogram: bool, cumulat
         series=series(own, resource),
         attributes=own,
         time_ns=point.time_unix_nano,
+        # A point flagged "no recorded value" has none of the fields; the unset integer reads as 0.
         value=None if histogram else float(getattr(point, point.WhichOneof("value") or "as_int")),
         count=point.count if histogram else None,
         total=point.sum if histogram else None,

@@ -1,6 +1,6 @@
 """The table of requests as Parquet, read back as the spans it was made from.
 
-A row has everything that an analysis needs of a request: its attributes, boundaries, violations, tokens and links.
+A row has everything that an analysis needs: the request's attributes, boundaries, violations, tokens and links.
 Spans of other libraries, and the tokens produced after the end, are not in it.
 """
 
@@ -17,7 +17,9 @@ from otel_lifecycle._cli.problems import NotATrace
 from otel_lifecycle._cli.sources.spans import Span, SpanEvent, SpanLink
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
 
+# DuckDB takes the file by its path: its format needs random access, so a pipe cannot be read.
 MAGIC: Final = b"PAR1"
+# DuckDB produces rows as they are fetched, so memory holds one batch.
 BATCH: Final = 1000
 NEEDED: Final = frozenset({"trace_id", "span_id", "arrival_ns", "end_ns", "outcome", "name"})
 _MARKS: Final = {"arrival_ns": "arrive", "admitted_ns": "admit", "input_ready_ns": "input_ready"}
@@ -26,10 +28,12 @@ _TERMINAL: Final = {"completed": "complete", "cancelled": "cancel", "timed_out":
 
 def spans_of_parquet(path: str) -> Iterator[list[Span]]:
     """Yield the requests of a Parquet file, some at a time; NotATrace if its columns are not those of the table."""
+    # Only Parquet needs DuckDB, and its import takes longer than reading a small trace.
     import duckdb
 
     with duckdb.connect() as connection:
         try:
+            # The path is a parameter: a name with a quote must not become SQL.
             found = connection.execute("SELECT * FROM read_parquet(?)", [path])
         except duckdb.Error as error:
             raise NotATrace(path, str(error).partition("\n")[0]) from error
@@ -48,6 +52,7 @@ def _span(row: Mapping[str, Any], path: str) -> Span:
         name=row["name"],
         start_ns=row["arrival_ns"],
         end_ns=row["end_ns"],
+        # Resource attributes were merged into the row's own when the table was made.
         attributes=_attributes(row),
         resource={},
         events=tuple(sorted(_events(row), key=lambda event: event.time_ns)),
@@ -76,6 +81,7 @@ def _events(row: Mapping[str, Any]) -> Iterator[SpanEvent]:
             yield SpanEvent(name=event, time_ns=row[column], attributes={})
     for stage in row.get("stages") or ():
         if stage["stage"] == "preempted":
+            # An interruption is stored as seconds after arrival; the attributes hold its exact length.
             yield SpanEvent(name="preempt", time_ns=arrival + round(stage["start"] * 1e9), attributes={})
             yield SpanEvent(name="resume", time_ns=arrival + round(stage["end"] * 1e9), attributes={})
     if row["outcome"] in _TERMINAL:
@@ -87,6 +93,7 @@ def _events(row: Mapping[str, Any]) -> Iterator[SpanEvent]:
             semconv.VIOLATION_EVENT: one["event"],
             semconv.TIME_KNOWN: one["at"] is not None,
         }
+        # A span event needs some time; TIME_KNOWN says whether it means anything.
         time = arrival + round((one["at"] or 0.0) * 1e9)
         yield SpanEvent(name=semconv.VIOLATION_SPAN_EVENT, time_ns=time, attributes=told)
 

@@ -62,7 +62,9 @@ class Reader:
     def __iter__(self) -> Iterator[Item]:
         for source in self.sources:
             for batch in self._batches(source):
+                # Across all sources: a rotated file and its copy are often both given.
                 yield from filter(self._is_new, batch)
+        # Past the memory for ids a duplicate counts twice; the report says so instead of hiding it.
         self.tally.counts["duplicates_unchecked"] = self._seen.forgotten
 
     def _is_new(self, item: Item) -> bool:
@@ -99,9 +101,11 @@ class Reader:
             raise Unusable(f"{name}: {error.strerror or error}") from error
         with raw:
             buffered: Stream = io.BufferedReader(Counted(raw, self._progress), CHUNK)
+            # A fresh Collector creates its file before the first batch, so an empty file is no error.
             if not buffered.peek(1):
                 self.tally.add("empty_file", name)
                 return
+            # DuckDB opens the file by its name, and standard input has none.
             if buffered.peek(4)[:4] == MAGIC and name != "standard input":
                 yield from self._parquet(name)
                 return
@@ -124,6 +128,7 @@ class Reader:
                 place = f"{name}:{number}"
                 BEING_READ.set(place)
                 items = self._message(kind, message, name, number)
+                # One bad message does not end the file: after a crash the next line is whole again.
                 if isinstance(items, str):
                     problem = items
                     cut |= self._unread(message, place, items)
@@ -132,11 +137,13 @@ class Reader:
                 yield items
         except (CutShort, *BROKEN) as error:
             problem = str(error) or "it ends too early"
+            # A damaged compressed file is a cut one; bytes that only look framed are telemetry if their content is.
             cut = not isinstance(error, CutShort) or error.telemetry
             if not known and not cut:
                 problem = f"it begins with no OTLP message, JSON or protobuf ({problem})"
             if known or cut:
                 self.tally.add("truncated", f"{name}, after {known} messages: {problem}")
+        # A file that is only cut short is a trace that a crash has ended, never "not a trace".
         if not known and not cut:
             if name in self.sources or name == "standard input":
                 raise NotATrace(name, problem)
@@ -147,6 +154,7 @@ class Reader:
 
     def _unread(self, message: bytes, place: str, reason: str) -> bool:
         """Count a message that was not read; return whether it is a trace that was cut short."""
+        # The last line of a file that is still written, or whose writer was killed.
         ends = "unexpected end" in reason or not message.rstrip().endswith((b"}", b"]"))
         cut = ends and any(mark in message[:4096] for mark in TELEMETRY)
         self.tally.add("truncated" if cut else "unreadable", place if cut else f"{place}: {reason}")
@@ -177,11 +185,13 @@ def kept_pipe(sources: Iterable[str]) -> Iterator[Opener | None]:
     if STDIN not in sources:
         yield None
         return
+    # On disk and not in memory: a pipe may bring gigabytes.
     with tempfile.TemporaryFile() as kept:
         shutil.copyfileobj(sys.stdin.buffer, kept)
 
         def again() -> IO[bytes]:
             kept.seek(0)
+            # The reader closes what it opened; a duplicate keeps the copy for the next pass.
             return os.fdopen(os.dup(kept.fileno()), "rb")
 
         yield again
@@ -193,10 +203,12 @@ def _files(source: str) -> list[tuple[str, Opener]]:
         return [("standard input", lambda: sys.stdin.buffer)]
     path = Path(source)
     if path.is_dir():
+        # Sorted, because rotated files are named by time; hidden files are those that editors and rsync leave.
         found = sorted(item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
         if not found:
             raise Unusable(f"{source}: the folder is empty")
         return [(str(item), _opener(item)) for item in found]
+    # A file whose name has brackets is that file, not a pattern.
     if not path.exists() and (matches := sorted(glob.glob(source))):  # noqa: PTH207 - a pattern may be absolute
         return [(match, _opener(Path(match))) for match in matches]
     return [(source, _opener(path))]

@@ -1,6 +1,6 @@
-"""Protobuf messages with text that is no UTF-8: the parser refuses the whole batch for one such value.
+"""Protobuf messages with text that is not UTF-8: the parser refuses the whole batch for one such value.
 
-The repair parses the message by a copy of its schema in which every text is bytes, replaces what is no UTF-8, and
+The repair parses the message with a copy of its schema in which every text is bytes, replaces what is not UTF-8, and
 encodes it again.  It runs only for batches that the parser refused.
 """
 
@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 
 def repaired(message: bytes) -> bytes | None:
-    """Return a batch of spans or metrics with valid texts; None where that is not what is wrong with it."""
+    """Return a batch of spans or metrics with valid texts; None if something else is wrong with it."""
     for name in ("opentelemetry.proto.trace.v1.TracesData", "opentelemetry.proto.metrics.v1.MetricsData"):
         kind, texts = _tolerant(name)
         try:
@@ -32,6 +32,7 @@ def repaired(message: bytes) -> bytes | None:
 @functools.cache
 def _tolerant(name: str) -> tuple[Any, frozenset[str]]:
     """Return a message class whose texts are bytes, and the full names of these fields."""
+    # A pool of its own: the default pool refuses a second file of the same name.
     pool, texts = descriptor_pool.DescriptorPool(), set[str]()
     done: set[str] = set()
     for file in (trace_pb2.DESCRIPTOR, metrics_pb2.DESCRIPTOR):
@@ -62,12 +63,13 @@ def _as_bytes(kind: Any, name: str, texts: set[str]) -> None:
 
 
 def _mend(message: Message, texts: frozenset[str]) -> bool:
-    """Replace what is no UTF-8 in the texts of a message; return whether there was any."""
+    """Replace what is not UTF-8 in the texts of a message; return whether there was any."""
     changed = False
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in value if _repeated(value) else (value,):
                 changed |= _mend(inner, texts)
+        # Repeated texts stay as they are: nothing here reads one.
         elif field.full_name in texts and not _repeated(value) and (valid := _valid(value)) != value:
             setattr(message, field.name, valid)
             changed = True

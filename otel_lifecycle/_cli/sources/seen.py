@@ -11,7 +11,7 @@ CAPACITY: Final = 1_000_000
 class Seen:
     """A set of span ids that forgets the oldest half when it is full.
 
-    The same export sent twice, or the same file given twice, is caught as long as no more than :data:`CAPACITY` other
+    The same export sent twice, or the same file given twice, is caught as long as at most :data:`CAPACITY` other
     requests lie between.  ``forgotten`` counts the ids that are no longer checked against.
     """
 
@@ -29,6 +29,7 @@ class Seen:
             return False
         if len(self._young) >= self._capacity:
             self.forgotten += len(self._old)
+            # Two generations instead of an ordered set: a swap costs nothing, and no order has to be kept.
             self._old, self._young = self._young, set()
         self._young.add(key)
         return True

@@ -74,5 +74,6 @@ Item: TypeAlias = Span | MetricPoint
 
 def series(own: Attributes, resource: Attributes) -> str:
     """Return the key of the series of a metric point: its attributes, and the process that reported it."""
+    # The two attributes that identify a process by the semantic conventions.
     process = [resource.get(key) for key in ("service.name", "service.instance.id")]
     return repr((sorted(own.items()), process))

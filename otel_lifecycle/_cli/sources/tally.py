@@ -59,6 +59,7 @@ class Tally:
         if place is not None:
             kept = self.notes.setdefault(kind, [])
             if len(kept) < MAX_NOTES:
+                # A place holds names from files, which may contain control characters.
                 kept.append(printable(place))
 
     def lines(self) -> list[tuple[str, int, str, list[str]]]:

@@ -7,11 +7,12 @@ from typing import Final
 from otel_lifecycle import semconv
 
 ARRIVE: Final = "arrive"
-"""The event that makes any span, whoever made it, a lifecycle span."""
+"""The event that makes any span, of any library, a lifecycle span."""
 
 MARKS: Final = frozenset({semconv.OUTCOME, semconv.STARTUP_PHASE})
-"""Attributes that a span of ours bears: a finished request, or a phase of the cold start."""
+"""Attributes of our spans: of a finished request, or of a phase of the cold start."""
 
+# Everything that spans tell as well is left out, so that no request is counted by both.
 METRICS: Final = frozenset(
     {
         semconv.CACHE_USAGE.name,
@@ -23,4 +24,4 @@ METRICS: Final = frozenset(
         semconv.STARTUP_DURATION.name,
     }
 )
-"""What no span tells: resources, tokens produced in vain, every single gap, and cold-start phases."""
+"""What spans do not contain: resources, wasted tokens, every single gap, and cold-start phases."""
