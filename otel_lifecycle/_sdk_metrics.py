@@ -7,7 +7,7 @@ behind is small: a count per bucket, a sum, a minimum, a maximum and some exempl
 aggregations behind an instrument, under the locks that the SDK itself takes, so that every reader, view and temporality
 sees what plain recording would have left.
 
-None of these names carries a promise.  ``_instruments.self_test`` therefore records known samples both ways in a
+The SDK promises none of these names.  ``_instruments.self_test`` therefore records known samples both ways in a
 provider of its own, once a process.  If a name is gone, or means something else, there is one warning, and all samples
 go through the public ``record`` and ``add``: the same figures, for more CPU of the thread that collects.
 
@@ -130,6 +130,7 @@ class Streams:
         # Newer SDKs can switch a meter off, and on again, at any time.
         self.enabled: Callable[[], bool] = getattr(instrument, "_is_enabled", _always)
         self._instrument = instrument
+        # Where the instrument sends its measurements: one storage for each reader is behind it.
         self._consumer = instrument._measurement_consumer
         self._readers: object = None
         self._streams: list[Stream] = []
@@ -145,8 +146,10 @@ class Streams:
         return self._streams
 
     def _find(self, readers: Mapping[Any, Any]) -> Iterator[Stream]:
+        # A copy, because a reader may be added meanwhile.
         for storage in list(readers.values()):
             if type(storage) is self.sdk.storage:
+                # The SDK's own look-up, which makes what is missing, as the first plain measurement would.
                 for match in storage._get_or_init_view_instrument_match(self._instrument):
                     yield Stream(match, self._instrument, self.sdk)
             else:
@@ -162,6 +165,7 @@ class Streams:
         if type(ask) not in self.sdk.filters_by_context:
             return AskedExemplars(ask, attributes)
         if ask is not self._asked:
+            # The two contexts are made once, at import: each holds nothing but an invented span.
             off, on = (bool(ask.should_sample(0.0, 0, {}, context)) for context in (_UNSAMPLED, _SAMPLED))
             self._answers, self._asked = ExemplarsByTrace(unsampled=off, sampled=on), ask
         return self._answers
@@ -302,13 +306,16 @@ class Stream:
 
 
 def _add_tally(aggregation: Any, tally: Tally) -> None:
+    # The stream's lock is held already. `collect()` takes the two in the same order, so there is no deadlock.
     with aggregation._lock:
         buckets = aggregation._value
+        # A delta collection leaves None; the SDK makes the counts anew with the next sample, and so does this.
         if buckets is None:
             buckets = aggregation._value = [0] * (len(aggregation._boundaries) + 1)
         for number, count in tally.counts:
             buckets[number] += count
         aggregation._sum += tally.total
+        # A view may have switched both off.
         if aggregation._record_min_max:
             aggregation._min = min(aggregation._min, tally.low)
             aggregation._max = max(aggregation._max, tally.high)

@@ -1,4 +1,8 @@
-"""The attributes a finished request leaves on its span.  A figure that is not known has no attribute."""
+"""The attributes that a finished request leaves on its span.
+
+How it works.  Each group of figures has one function, which maps attribute names to values or None.
+:func:`end_attributes` joins the groups and drops every None at the end, so a figure that is not known has no attribute.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ _DURATIONS = {
     "token_span": semconv.TOKEN_SPAN,
     "e2e": semconv.E2E,
 }
+# vLLM's own names and meanings. SGLang and TensorRT-LLM put other meanings under the same names, so `compat` has no
+# value for them.
 _VLLM = {
     "queue_wait": "gen_ai.latency.time_in_queue",
     "ttft": "gen_ai.latency.time_to_first_token",
@@ -63,6 +69,8 @@ def _usage(finished: Finished, verdict: Verdict) -> Attributes:
     given = finished.usage
     return {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: given.get("input_tokens"),
+        # The engine's figure wins over the marks: it also counts tokens that never reach the stream, such as a stop
+        # token.
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: given.get("output_tokens", verdict.output_tokens),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: given.get("cached_tokens"),
         semconv.STREAMED_TOKENS: verdict.streamed_tokens,
@@ -81,6 +89,7 @@ def _attribution(verdict: Verdict) -> Attributes:
 
 
 def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
+    # A request that was never preempted has neither attribute, so a trace query for their presence finds the others.
     times = sum(finished.preemptions.values())
     return {semconv.PREEMPTED: verdict.preempted, semconv.PREEMPTIONS: times or None}
 
@@ -88,6 +97,7 @@ def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
 def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
     longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
     attributes: Attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
+    # Quantiles of what is still held would describe the tail of a stream; only the maximum survives folding.
     if finished.gaps_held:
         attributes[semconv.ITL_COUNT] = len(verdict.gaps) or None
         attributes[semconv.ITL_P50] = verdict.itl(0.5)
@@ -115,6 +125,7 @@ def _interference(found: Interference, verdict: Verdict) -> Attributes:
         semconv.COMPANY_PREFILL: found.company_prefill,
         semconv.COMPANY_DECODE: found.company_decode,
         semconv.BOTTLENECK_CAUSE: verdict.cause,
+        # Only False says something; True is the usual case and would be one more attribute on every span.
         semconv.INTERFERENCE_COMPLETE: None if found.complete else False,
     }
     if queue is not None:
@@ -126,6 +137,7 @@ def _interference(found: Interference, verdict: Verdict) -> Attributes:
         attributes[semconv.STALL_COUNT] = len(stalls.intervals)
         attributes[semconv.STALL_TIME] = stalls.time / SECOND
         attributes[semconv.STALL_MAX] = None if stalls.longest is None else stalls.longest / SECOND
+    # Without a stall there is nothing to split: the count of 0 says it all.
     if split is not None and stalls is not None and stalls.intervals:
         attributes[semconv.STALL_PREFILL] = split.prefill / SECOND
         attributes[semconv.STALL_PREEMPTION] = split.preemption / SECOND

@@ -45,6 +45,7 @@ class Checker:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.counts: defaultdict[ViolationKind, int] = defaultdict(int)
+        # Set by the owner once a processor has taken the request; before that nobody can have asked for strictness.
         self.strict = False
         self._waiting: list[Violation] = []
 
@@ -56,6 +57,7 @@ class Checker:
 
     def _count(self, error: LifecycleError) -> None:
         self.counts[error.kind] += 1
+        # The counts stay exact; only the single violations, which become span events, are bounded.
         if len(self._waiting) < MAX_WAITING:
             self._waiting.append(Violation(error.kind, error.state, error.event))
 
@@ -84,9 +86,11 @@ class Checker:
             self.timeline.apply(event, timestamp, count, choice, remote=remote, given=given)
         except (InvalidTimestamp, NonMonotonicTime) as error:
             self.violate(error)
+            # This cannot loop: an unknown time is never refused.
             return self.apply(event, None, count, choice, remote=remote, given=given)
         except InvalidValue as error:
             self.violate(error)
+            # Both are repaired at once, so that the second attempt cannot fail on the other one.
             count, choice = _count_or_unknown(count, event), _choice_or_first(choice, event)
             return self.apply(event, timestamp, count, choice, remote=remote, given=given)
         except LifecycleError as error:
@@ -101,6 +105,7 @@ class Checker:
         """
         timeline = self.timeline
         timeline.check_appended()
+        # A terminal state belongs to no stage; the violation names the state that the request ended in.
         state = timeline.ended_in or timeline.state
         if timeline.misplaced:
             what = f"{timeline.misplaced} tokens were marked before a time already given"
@@ -111,6 +116,7 @@ class Checker:
 
 def _count_or_unknown(count: object, event: str) -> int | None:
     try:
+        # Unknown, not 1: a guessed count would shift TPOT and the token metrics, and nobody would see it.
         return check_count(count, event)
     except InvalidValue:
         return None
@@ -118,6 +124,7 @@ def _count_or_unknown(count: object, event: str) -> int | None:
 
 def _choice_or_first(choice: object, event: str) -> int:
     try:
+        # The first choice, which every request has: the token was produced, and its time is good.
         return check_choice(choice, event)
     except InvalidValue:
         return 0

@@ -35,14 +35,17 @@ def _rows(meaning: Meaning, reason: str | None, *names: str) -> tuple[EndingRow,
 
 
 ROWS: Final[tuple[EndingRow, ...]] = (
+    # A server closes the generator of an answer when its client leaves, so GeneratorExit is a cancellation too.
     *_rows("cancellation", None, "CancelledError", "GeneratorExit", "trio.Cancelled", "GreenletExit"),
     *_rows("cancellation", None, "ray.exceptions.TaskCancelledError", "ray.serve.exceptions.RequestCancelledError"),
+    # The process is told to stop; nothing is wrong with the request.
     *_rows("cancel", "shutdown", "KeyboardInterrupt", "SystemExit"),
     # The next attempt is a request of its own; this one neither succeeded nor failed.
     *_rows("cancel", None, "celery.exceptions.Retry", "celery.exceptions.Ignore", "celery.exceptions.Reject"),
     *_rows("timeout", None, "TimeoutError", "TimeoutException", "trio.TooSlowError", "requests.exceptions.Timeout"),
     *_rows("timeout", None, "APITimeoutError", "gevent.Timeout", "eventlet.timeout.Timeout", "ServerTimeoutError"),
     *_rows("timeout", "deadline", "SoftTimeLimitExceeded", "TimeLimitExceeded", "DeadlineExceeded"),
+    # The class does not say whose connection broke: where the exception comes from does (EndingTable.of_exception).
     *_rows("connection", LEFT, "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"),
     *_rows("connection", LEFT, "ssl.SSLEOFError", "ssl.SSLZeroReturnError", "anyio.BrokenResourceError"),
     *_rows("connection", LEFT, "anyio.ClosedResourceError", "trio.BrokenResourceError", "trio.ClosedResourceError"),
@@ -53,7 +56,9 @@ ROWS: Final[tuple[EndingRow, ...]] = (
     *_rows("fail", "out_of_memory", "MemoryError", "OutOfMemoryError", "tensorflow.ResourceExhaustedError"),
     *_rows("fail", "queue_full", "queue.Full", "asyncio.QueueFull", "ray.serve.exceptions.BackPressureError"),
     *_rows("fail", "rate_limited", "TooManyRequests", "RateLimitError", "RateLimitExceeded"),
+    # Handlers raise it to leave early, after they have answered.
     *_rows("complete", None, "tornado.web.Finish"),
+    # Frameworks raise one class for redirects, client errors and server errors, so only its status tells the end.
     *_rows("status", None, "starlette.exceptions.HTTPException", "litestar.exceptions.HTTPException"),
     *_rows("status", None, "aiohttp.web_exceptions.HTTPException", "tornado.web.HTTPError", "falcon.HTTPError"),
     *_rows("status", None, "werkzeug.exceptions.HTTPException", "sanic.exceptions.SanicException"),
@@ -87,13 +92,16 @@ STATUSES: Final[Mapping[int, Terminal]] = {
     415: failing("bad_input"),
     422: failing("bad_input"),
     429: failing("rate_limited"),
+    # The code of nginx for a client that closed the request.
     499: Terminal(event="cancel", reason=LEFT),
+    # Inference servers answer 503 when they take no more requests; a broken engine is a 500.
     503: failing("queue_full"),
     504: Terminal(event="timeout", reason="deadline", error_type="timeout"),
     507: failing("out_of_memory"),
 }
 """What an HTTP status means.  Any other one from 400 on is itself the error type, as in HTTP's conventions."""
 
+# Without a reason: an engine's abort does not say who asked for it.
 _ABORTED: Final = Terminal("cancel")
 _OUT_OF_TIME: Final = Terminal("timeout", "deadline", "timeout")
 _BROKEN: Final = Terminal("fail", "engine_error", "engine_error")
@@ -107,6 +115,7 @@ FINISH_REASONS: Final[Mapping[str, Terminal]] = {
     "abandoned": Terminal("cancel", "abandoned"),
     "client_disconnected": Terminal("cancel", LEFT),
     "shutdown": Terminal("cancel", "shutdown"),
+    # A bare timeout does not say which limit passed; only the words below do.
     "timeout": Terminal("timeout", None, "timeout"),
     "timed_out": Terminal("timeout", None, "timeout"),
     "deadline": _OUT_OF_TIME,

@@ -1,7 +1,7 @@
 """How an exception, a reason or an HTTP status ends a request, by the one table in ``ending_rows``.
 
 The classes of an exception are tried along its MRO, so the nearest class decides, as with ``except``.  An exception
-group counts as its leaves: if all of them end a request alike, that is the end, else it failed by ``ExceptionGroup``.
+group counts as its leaves: if all end a request alike, that is the end, else it failed by ``ExceptionGroup``.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ def of_finish_reason(reason: object, error: object = None, table: EndingTable | 
     A word that is not in :data:`FINISH_REASONS`, and None, is a normal completion.
     """
     word = str.__str__(reason).lower() if issubclass(type(reason), str) else ""
+    # Each engine has its own words for a normal stop (stop, eos, length, end_turn). Those for a bad end are few, so
+    # only these are listed.
     found = FINISH_REASONS.get(word, COMPLETE)
     return failure(error, table) if found.event == "fail" and error is not None else found
 
@@ -123,6 +125,8 @@ def _failure_by(error: BaseException, table: EndingTable) -> Terminal:
     found = table.of_exception(error, inside=True)
     if found.event == "fail":
         return found
+    # The table ends this one otherwise, as a cancel or a timeout. The server said that it failed, so only the type is
+    # taken.
     types = {error_type(leaf) for leaf in leaves(error) or ()}
     return Terminal("fail", error_type=types.pop() if len(types) == 1 else SEVERAL)
 
@@ -181,6 +185,7 @@ class EndingTable:
         meaning = "fail" if row is None else row.meaning
         reason = None if row is None else row.reason
         if meaning == "connection":
+            # A connection that broke inside `stream()` is the engine's, unless the client is known to have left.
             meaning = "fail" if inside and not client_left else "cancel"
             reason = None if meaning == "fail" else LEFT
         elif meaning == "cancellation":
@@ -199,6 +204,8 @@ class EndingTable:
         for base in lineage(kind):
             candidates = self._by_name.get(class_name(base))
             if candidates is not None:
+                # Frameworks move classes to submodules between versions, so a row covers its module and everything
+                # below it.
                 module = module_name(base)
                 for prefix, row in candidates:
                     if not prefix or module == prefix or module.startswith(prefix + "."):
@@ -208,6 +215,7 @@ class EndingTable:
 
 def _ending(event: str, reason: str | None, error: BaseException) -> Terminal:
     if event == "fail":
+        # The reason comes first: it is of a closed list and groups the exception classes of all libraries.
         return Terminal("fail", reason=reason, error_type=reason or error_type(error))
     if event == "timeout":
         return timeout(reason)

@@ -80,7 +80,9 @@ class EngineSlot:
     def move(self, state: str, at: int | None) -> None:
         """Enter a state of the lifecycle at a time that may be unknown."""
         count, left, since = self.view
+        # States that hold nothing of the engine, the end among them, have no stage.
         stage = self._stays.get(state)
+        # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
             self._move_in_doubt(stage, at)
             return
@@ -92,6 +94,7 @@ class EngineSlot:
         if self.began == NEVER and stage in RUNNING:
             self.began = at
         elif stage == PREEMPTED:
+            # It runs in pieces from here on: `began` and `stopped` no longer say when.
             self.steady = False
         elif stage == QUEUE:
             self.queued_from = at
@@ -99,6 +102,7 @@ class EngineSlot:
     def _move_in_doubt(self, stage: str | None, at: int | None) -> None:
         count, left, since = self.view
         if count >= MAX_SLOT_PIECES or len(self.unsure) >= MAX_SLOT_PIECES:
+            # Too many pieces to keep: its whole life becomes one doubt, which is bounded and never wrong.
             self.doubt(min(self.began, NEVER if self.arrived is None else self.arrived), NEVER)
             return
         if since is not None:
@@ -134,6 +138,7 @@ class EngineSlot:
 
     def stays(self) -> list[Piece[str]]:
         """Return its stays, the one that goes on included."""
+        # One read: the tuple is replaced as a whole, so the three belong together.
         count, stage, since = self.view
         pieces = self.pieces[:count]
         if stage is not None and since is not None:

@@ -1,4 +1,8 @@
-"""The interval logs of all engines of a process, by what their requests compete for."""
+"""The interval logs of all engines of a process, by what their requests compete for.
+
+How it works.  A log is made when the first request of its engine arrives.  At the limit an idle log makes room; if none
+is idle, the request goes without a log, because another engine's log would blame the wrong requests.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ class EngineLogs:
         return self._logs.setdefault(engine, EngineLog(shared=self.shared))
 
     def _drop_idle(self) -> bool:
+        # A copy made by one C call, because other threads add logs meanwhile.
         for engine, log in list(self._logs.items()):
             if log.idle:
                 self._logs.pop(engine, None)

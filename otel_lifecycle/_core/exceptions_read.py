@@ -24,7 +24,9 @@ _MRO: Final = vars(type)["__mro__"]
 _NAME: Final = vars(type)["__name__"]
 _QUALNAME: Final = vars(type)["__qualname__"]
 _MODULE: Final = vars(type)["__module__"]
+# Bases of everything: as an error type they would hide that the class itself has no usable name.
 _TELLS_NOTHING: Final = frozenset({"Exception", "BaseException", "object"})
+# By name: before Python 3.11 the class is that of a backport, and older versions of trio have MultiError.
 _GROUPS: Final = frozenset({"BaseExceptionGroup", "MultiError"})
 _STATUS_LINE: Final = re.compile(r"[1-5][0-9]{2}(?![0-9])")
 
@@ -72,10 +74,11 @@ def error_type(error: BaseException | type[BaseException]) -> str:
 
 
 def read_status(value: object) -> int | None:
-    """Return an HTTP status given as a number, ``"429"`` or ``"429 Too Many Requests"``; None of anything else."""
+    """Return an HTTP status given as a number, ``"429"`` or ``"429 Too Many Requests"``; None for anything else."""
     kind = type(value)
     if issubclass(kind, int) and kind is not bool:
         status = int.__index__(cast("int", value))
+        # gRPC codes and errno values stand under the same attribute names.
         return status if 100 <= status <= 599 else None
     found = _STATUS_LINE.match(str.__str__(value)) if issubclass(kind, str) else None
     return None if found is None else int(found[0])
@@ -96,7 +99,7 @@ def _status_in(error: BaseException, name: str) -> int | None:
 def leaves(error: BaseException) -> list[BaseException] | None:
     """Return the exceptions of a group, of nested ones too; of any other exception itself.
 
-    None of a group with more than :data:`MAX_MEMBERS`.  Each member is looked at once, so a group that contains
+    None for a group with more than :data:`MAX_MEMBERS`.  Each member is looked at once, so a group that contains
     itself ends, and without recursion, so its depth does not matter.
     """
     found: list[BaseException] = []
@@ -113,6 +116,7 @@ def leaves(error: BaseException) -> list[BaseException] | None:
         if members is None:
             found.append(one)
         else:
+            # The stack gives the last one first: reversed, the leaves come out in the order of the group.
             pending.extend(reversed(members))
     return found
 
@@ -123,6 +127,7 @@ def _members(error: BaseException) -> list[BaseException] | None:
         return None
     try:
         members = error.exceptions  # type: ignore[attr-defined]  # of a group, by its name
+        # A subclass may return anything. One more than the bound, so that `leaves` sees that it is exceeded.
         inner = [one for one in members[: MAX_MEMBERS + 1] if issubclass(type(one), BaseException)]
     except Exception:  # noqa: BLE001  # a subclass of the server's may override it
         return None

@@ -14,6 +14,7 @@ from otel_lifecycle._core.engine_slot import EngineSlot
 from otel_lifecycle._core.overlap import Shares, apportion
 from otel_lifecycle._core.stalls import Stalls
 
+# Each becomes a span link. A wait behind many equal requests has no culprit, so the list can be short.
 MAX_CULPRITS: Final = 3
 """Culprits named for each reason."""
 
@@ -29,7 +30,7 @@ Cause = Literal["prefill", "decode", "preprocessing", "idle", "mixed", "preempti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSplit:
-    """The queue wait, divided at each instant among the requests that ran, by the stage each of them was in."""
+    """The queue wait by stage: at each instant it is divided equally among the requests that run."""
 
     preprocessing: int = 0
     prefill: int = 0
@@ -82,13 +83,14 @@ class Interference:
     def cause(self, bottleneck: str | None, decode_time: int | None) -> Cause | None:
         """Return the cause of a bottleneck; None where there is none to name.
 
-        Of the queue: the part that is at least half of the wait, else ``mixed``.  Of decode, with enough gaps to see
-        stalls: what at least half of the decode time was lost to, else ``own``.
+        For the queue it is the part that makes up at least half of the wait, else ``mixed``.  For decode, if there are
+        enough gaps to see stalls, it is what took at least half of the decode time, else ``own``.
         """
         if bottleneck == "queue" and self.queue is not None:
             return _queue_cause(self.queue)
         if bottleneck == "decode" and self.stall_split is not None and decode_time is not None:
             split = self.stall_split
+            # Doubled integers instead of a division: exactly half counts as half.
             if 2 * max(split.prefill, split.preemption) < decode_time:
                 return "own"
             return "prefill" if split.prefill >= split.preemption else "preemption"
@@ -96,6 +98,7 @@ class Interference:
 
 
 def _queue_cause(split: QueueSplit) -> Cause:
+    # `max` keeps the first of equals: at a tie a stage that ran comes before idle.
     parts: dict[Cause, int] = {
         "prefill": split.prefill,
         "decode": split.decode,
@@ -122,9 +125,11 @@ def queue_split(shares: Shares[tuple[EngineSlot, str]], throughout: Mapping[str,
 def culprits(times: Mapping[EngineSlot, int], scale: int, whole: int, reason: LinkReason) -> list[Culprit]:
     """Return the requests with the largest times, each times ``scale``, that took a fair part of the whole.
 
-    Of equals the one that ran first comes first.
+    Among equal times the request that ran first comes first.
     """
+    # Both sides are scaled, so that integers are compared and nothing is rounded before the decision.
     least = max(whole * scale, CULPRIT_SHARE * CULPRIT_NS * scale)
     found = [(-time, slot.began, slot) for slot, time in times.items() if CULPRIT_SHARE * time >= least]
+    # Without the key a tie would go on to compare the slots, which have no order.
     found.sort(key=lambda one: one[:2])
     return [Culprit(who=slot.who, reason=reason, time=-time // scale) for time, _, slot in found[:MAX_CULPRITS]]

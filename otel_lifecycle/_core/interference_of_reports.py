@@ -46,7 +46,7 @@ def compute_interference(
     - ``queue``: ``{'wait', 'preprocessing', 'prefill', 'decode', 'idle'}``, the last four add up to the first; None
       where the wait is not known.
     - ``stalls``: ``{'count', 'time', 'max', 'prefill', 'preemption', 'unexplained'}``, the last three add up to
-      ``time``; None of fewer than 8 gaps.
+      ``time``; None for fewer than 8 gaps.
     - ``ahead``, ``running``: others that waited and ran at the arrival; ``company``: ``{'prefill', 'decode'}``, the
       mean number of others that ran during that stage.
     - ``culprits``: ``[{'id', 'reason', 'time'}]``, at most three for each reason (``queue``, ``stall``).
@@ -62,6 +62,7 @@ def compute_interference(
         entry = _entry(place, report, request.get("id", place))
         if entry is not None:
             engines.setdefault(request.get("engine"), []).append(entry)
+    # A request without any known time is in no engine; its answer says that nothing is known.
     found: list[dict[str, Any]] = [_told(Interference(), None) for _ in range(place + 1)]
     for entries in engines.values():
         for entry, interference in _of_engine(entries):
@@ -71,6 +72,7 @@ def compute_interference(
 
 def _entry(place: int, report: Report, who: object) -> _Entry | None:
     times = [time for time in report["timestamps"].values() if time is not None]
+    # The exact type: a bool is an int to Python, and a float cannot hold epoch nanoseconds.
     if any(type(time) is not int for time in times):
         raise InvalidValue(f"interference is computed in integer nanoseconds, not in {times[0]!r:.40}")
     if not times:
@@ -96,7 +98,7 @@ def _of_engine(entries: list[_Entry]) -> Iterable[tuple[_Entry, Interference]]:
 
 
 def stalls_in(report: Report) -> Stalls | None:
-    """Return the stalls that a whole report claims; None of too few gaps."""
+    """Return the stalls that a whole report claims; None where there are too few gaps."""
     usual = usual_gap(sorted(report["itl"]))
     if usual is None:
         return None
@@ -112,18 +114,21 @@ def slot_of(report: Report, who: object) -> EngineSlot:
         entered = times.get(stage.entered)
         if stage.state == "decode" and entered is None:
             entered = report.get("output_at")
+        # A new slot is in the first state already.
         if stage.entered != "arrival":
             slot.move(stage.state, entered)
         for one in report.get("interruptions", ()):
             if one["state"] == stage.state:
                 slot.move(PREEMPTED, one["start"])
                 slot.move(stage.state, one["end"])
+    # The report lists the first preemptions only. An unknown time puts the rest of its running in doubt.
     if report.get("interruptions_dropped"):
         slot.move(PREEMPTED, None)
+    # Without a terminal event it ended no earlier than the last thing known of it.
     last = max(times.values())
     slot.end(times.get("terminal"), last)
     if "foreign" in report:
-        # Its times are in part another clock's: none of them can be compared with those of other requests.
+        # Another clock gave some of its times, so they cannot be compared with those of other requests.
         slot.doubt(min(times.values()), last)
     return slot
 
@@ -138,6 +143,7 @@ def _reached(report: Report) -> int:
         state = report["interruptions"][-1]["state"]
     places = [place for place, stage in enumerate(stages, 1) if stage.state == state]
     known = [place for place, stage in enumerate(stages, 1) if stage.entered in report["timestamps"]]
+    # A whole answer leads to decode and leaves no first-token time.
     if "output_at" in report:
         known.append(len(stages))
     return max([*places, *known], default=0)

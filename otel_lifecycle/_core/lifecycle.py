@@ -86,6 +86,7 @@ class Shape:
 NOT_ARRIVED: Final = "not_arrived"
 PREEMPTED: Final = "preempted"
 
+# Read-only, as all tables here: every reader in the process shares them.
 TERMINAL_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {"complete": "completed", "cancel": "cancelled", "timeout": "timed_out", "fail": "failed"}
 )
@@ -141,6 +142,7 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape
     interruptible = [state for state in ("prefill", "decode") if any(row.state == state for row in rows)]
     rows += tuple(Row(state, "preempt", PREEMPTED, "the engine took its resources back") for state in interruptible)
     rows += (Row(PREEMPTED, "resume", INTERRUPTED, "the engine took it up again"),)
+    # A dict keeps the order of the rows, in which tables and diagrams show the states.
     live = dict.fromkeys(row.state for row in rows if row.state != NOT_ARRIVED)
     rows += tuple(
         Row(state, event, TERMINAL_EVENTS[event], "the state it ended in is kept")
@@ -229,6 +231,7 @@ def next_state(shape: Shape, state: str, event: str, interrupted: str | None = N
     following = shape.table[state].get(event)
     if following is None:
         raise transition_error(shape, state, event, timestamp)
+    # A request is in `preempted` by a `preempt` only, so `interrupted` is set wherever `resume` is legal.
     return interrupted or following if following is INTERRUPTED else following
 
 
@@ -236,6 +239,7 @@ def transition_error(shape: Shape, state: str, event: str, timestamp: object = N
     """Build the error for an event that ``state`` does not allow."""
     allowed = tuple(shape.table[state])
     kind: type[TransitionError | UnknownEvent]
+    # First: a misspelt name is an unknown event in every state, also after the end.
     if event not in EVENTS:
         kind, what = UnknownEvent, f"unknown event {event!r}"
     elif state in TERMINAL_STATES:

@@ -1,6 +1,8 @@
 """From a request's report to its durations.
 
-Every interval is gross: a time in which the request was preempted lies inside the stage it interrupted.
+How it works.  A duration is the difference of two timestamps of the report.  It is None where either is unknown, or
+where the two come from clocks that are proven apart.  The shape says which timestamps bound a stage.  Every interval is
+gross: preempted time lies inside the stage it interrupted.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
     shape = get_shape(report.get("shape", "default"))
     metrics: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
     for stage in shape.stages:
+        # In pooling only a completion ends the prefill. Any other end cuts it off, and its length is no prefill time.
         finished = stage.leave != "complete" or report["status"] == "completed"
         if finished:
             metrics[stage.metric] = _between(report, stage.entered, stage.left)
@@ -74,6 +77,7 @@ def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
     earlier, later = times.get(start), times.get(end)
     if earlier is None or later is None:
         return None
+    # The two clocks are proven apart: the difference of their times is no duration.
     if "foreign" in report and (start in report["foreign"]) != (end in report["foreign"]):
         return None
     return later - earlier
@@ -83,6 +87,7 @@ def _choices(report: Mapping[str, Any]) -> Mapping[int, Mapping[str, Any]]:
     choices: Mapping[int, Mapping[str, Any]] | None = report.get("choices")
     if choices is not None:
         return choices
+    # A report may hold the four basic keys alone; the list of token times is then all there is to count.
     times = report["token_times"]
     return {0: {"first": times[0], "last": times[-1], "tokens": len(times)}} if times else {}
 
@@ -117,6 +122,7 @@ def _tpot(report: Mapping[str, Any], choices: Mapping[int, Mapping[str, Any]], t
 
     ``tokens`` is the marks' own count, or the usage figure where a mark of unknown size left that unknown.
     """
+    # Each choice has one gap fewer than it has tokens.
     gaps = 0 if tokens is None else tokens - len(choices)
     if gaps < 1 or not _timed(report):
         return None

@@ -1,7 +1,7 @@
 """Exact arithmetic on intervals: how a stretch of time is divided among the requests that ran in it.
 
 How it works.  At each instant the time is divided equally among the ``n`` requests that run.  Over a stretch with
-constant ``n`` each of them takes ``dt / n``, which is no whole number of nanoseconds.  All sums are therefore kept over
+constant ``n`` each takes ``dt / n``, which is no whole number of nanoseconds.  All sums are therefore kept over
 one common denominator, the least common multiple of the ``n`` that occur, in integers of any size; they are rounded
 once, when they leave (:func:`apportion`).  Floats would lose nanoseconds, and the parts would not add up.
 """
@@ -75,10 +75,12 @@ class _Stretch(Generic[Key]):
 
     def add_to(self, scaled: dict[Key, int], scale: int) -> int:
         """Add each piece's time, times ``scale``, to its key; return the time of one that ran all along."""
+        # Running sums at the cuts: a piece then costs two look-ups, however many cuts it spans.
         passed: dict[int, int] = {}
         sofar = before = running = 0
         for at, n in self.cuts:
             if running:
+                # `scale` is a multiple of every count that occurs, so this division is exact.
                 sofar += (at - before) * (scale // running)
             passed[at] = sofar
             before, running = at, n
@@ -106,6 +108,7 @@ def without(window: tuple[int, int], pieces: Iterable[Piece[Key]]) -> list[tuple
     for begin, stop, _ in sorted(clipped(pieces, *window), key=lambda piece: piece[:2]):
         if begin > at:
             left.append((at, begin))
+        # Pieces may overlap, or lie inside one another.
         at = max(at, stop)
     if at < end:
         left.append((at, end))

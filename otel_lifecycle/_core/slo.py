@@ -1,4 +1,9 @@
-"""Service level objectives of single requests."""
+"""Service level objectives of single requests.
+
+How it works.  An objective is a limit in seconds on one figure of a request.  It is judged only where that figure is
+known, so missing evidence never counts as met or missed.  The request as a whole meets its SLO if it completed and met
+every objective that was judged.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +51,12 @@ class Slo:
             for name, limit in objectives.items()
             if limit is not None and figures.get(name) is not None
         }
+        # A request that did not complete misses its SLO, however good its figures are.
         return {**verdict, WHOLE: completed and all(verdict.values())}
 
 
 def missed_stages(results: Mapping[str, bool], stages: Mapping[str, float], shape: str) -> dict[str, str]:
-    """Return, of each objective that was missed, the stage that took most of the time it covers.
+    """Return the stage that took most of the time that each missed objective covers.
 
     TTFT covers the stages up to the first token, TPOT the decode, E2E all of them.  Where one of those is not known,
     nothing is said.  ``stages``: the seconds of each that is known.
@@ -60,5 +66,6 @@ def missed_stages(results: Mapping[str, bool], stages: Mapping[str, float], shap
     return {
         name: max(covered[name], key=stages.__getitem__)
         for name, met in results.items()
+        # The whole is not in `covered`: no single stage can be blamed for it.
         if not met and name in covered and stages.keys() >= set(covered[name])
     }

@@ -1,4 +1,8 @@
-"""How long each stage of a request has taken so far, before the request has ended."""
+"""How long each stage of a request has taken so far, before the request has ended.
+
+How it works.  Only stages with both boundaries known by one clock are given.  The figures at the end of a request come
+from its report instead, which also compares the clocks.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from otel_lifecycle._core.timeline import Timeline
 
 
 def stage_durations(timeline: Timeline, per_second: int) -> dict[str, float]:
-    """Return the seconds of each stage that is over, by its name; without those of unknown length.
+    """Return the seconds of each stage that is over, by its name; stages of unknown length are left out.
 
     ``per_second``: units of the timeline's clock in a second.  A stage that two clocks bound has no known length here:
     they are compared only when the request has ended.

@@ -16,8 +16,9 @@ from typing import Final
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log, Time
 
+# With fewer, a few slow tokens are the median themselves.
 MIN_GAPS: Final = 8
-"""Gaps a request needs before one of them can be called unusual."""
+"""Gaps a request needs before one can be called unusual."""
 
 STALL_FACTOR: Final = 2
 STALL_MARGIN_NS: Final = 5_000_000
@@ -37,7 +38,7 @@ class Stalls:
 
     @property
     def longest(self) -> int | None:
-        """The longest interval; None of none."""
+        """The longest interval; None without one."""
         return max((end - start for start, end in self.intervals), default=None)
 
 
@@ -45,7 +46,7 @@ NO_STALLS: Final = Stalls()
 
 
 def usual_gap(gaps: Sequence[Time]) -> Time | None:
-    """Return the median of sorted gaps, of an even number the lower one; None of fewer than :data:`MIN_GAPS`.
+    """Return the median of sorted gaps, the lower one of two; None for fewer than :data:`MIN_GAPS`.
 
     A gap that occurred, not a mean of two: integers stay integers.
     """
@@ -59,6 +60,7 @@ def find_stalls(timeline: Timeline, gaps: Sequence[int]) -> Stalls | None:
     one pass over the tokens otherwise.
     """
     usual = usual_gap(gaps)
+    # A folded beginning has lost the places of its gaps: what is left would tell of a part of the stream only.
     if usual is None or timeline.folded or timeline.folded_remote:
         return None
     if gaps[-1] <= limit(usual):
@@ -85,6 +87,7 @@ def long_gaps(timeline: Timeline, above: Time) -> list[tuple[Time, Time]]:
 
 def _long_gaps(log: Log, above: Time) -> list[tuple[Time, Time]]:
     try:
+        # At C speed; a log with anything but bare times leaves by TypeError, as in `choice_stats`.
         gaps = list(map(sub, log[1:], log))
         if gaps and min(gaps) < 0:
             # Live marks of racing threads, out of order.

@@ -73,8 +73,10 @@ def survey(slots: list[EngineSlot], windows: Windows) -> Survey:
     prefill, decode = windows.prefill or _NOTHING, windows.decode or _NOTHING
     in_prefill, in_decode = many * (prefill[1] - prefill[0]), many * (decode[1] - decode[0])
     seen = Survey(0, running, in_prefill, in_decode, beside, throughout, stages, False)
+    # The usual end in a busy engine: nobody came, went or was interrupted meanwhile.
     if many == len(slots):
         return seen
+    # A set, because each of up to a thousand slots is looked up in it.
     known = set(along)
     return _add_partly([slot for slot in slots if slot not in known], windows, seen)
 
@@ -86,15 +88,18 @@ def _stays(slot: EngineSlot) -> list[Stay]:
 def _add_partly(slots: list[EngineSlot], windows: Windows, seen: Survey) -> Survey:
     """Add requests that began or ended meanwhile, or that were interrupted."""
     ahead, running, in_prefill, in_decode, beside, throughout, stages, unsure = seen
+    # Earlier than every time: then nobody is found ahead of it or running.
     arrival = -NEVER if windows.arrival is None else windows.arrival
     wait_from, wait_to = windows.wait or _NOTHING
     for slot in slots:
         if slot.steady:
             began, stopped = slot.began, slot.stopped
+            # Strictly before: of two that arrive together, neither is ahead of the other.
             ahead += slot.queued_from < arrival < min(began, stopped)
             running += began <= arrival < stopped
             in_prefill += _overlap(began, stopped, windows.prefill)
             in_decode += _overlap(began, stopped, windows.decode)
+            # An empty or unknown wait is (0, 0), which the last comparison excludes.
             if began < wait_to and stopped > wait_from < wait_to:
                 beside += _stays(slot)
             continue
@@ -103,6 +108,7 @@ def _add_partly(slots: list[EngineSlot], windows: Windows, seen: Survey) -> Surv
         ahead += any(start < arrival < end for start, end, stage in slot.stays() if stage == QUEUE)
         in_prefill += sum(_overlap(start, end, windows.prefill) for start, end, _ in ran)
         in_decode += sum(_overlap(start, end, windows.decode) for start, end, _ in ran)
+        # `divide` clips the stays to the wait, so they are not compared with it here.
         beside += ran
         unsure = unsure or any(start < windows.last and end > windows.first for start, end in slot.doubts())
     return Survey(ahead, running, in_prefill, in_decode, beside, throughout, stages, unsure)

@@ -1,12 +1,19 @@
-"""Strings that come from outside, made fit for a label, a log line and an OTLP message."""
+"""Strings that come from outside, made fit for a label, a log line and an OTLP message.
+
+How it works.  A value from outside may be of any class, and its own methods may raise.  The functions here therefore
+ask ``type`` and call the methods of ``str`` itself, never those of the value.
+"""
 
 from __future__ import annotations
 
 import re
 
+# Room for the names of models and ids, and too short to fill a message by the thousand.
 MAX_LENGTH = 256
 _KEPT = slice(MAX_LENGTH)
+# U+2028 and U+2029 are no control characters, but they break lines in logs and JavaScript.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# `\Z`, because `$` also matches before a newline at the end.
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.]{1,64}\Z")
 
 
@@ -22,8 +29,10 @@ def clean(text: str) -> str:
     """Return the text as valid UTF-8 without control characters, cut at 256 characters."""
     # The method of str itself: a subclass may have one that raises.
     cut = str.__getitem__(text, _KEPT)
+    # Nearly always: two C calls rule out control characters and lone surrogates.
     if cut.isascii() and cut.isprintable():
         return cut
+    # A lone surrogate has no UTF-8 form; protobuf refuses it, and with it the whole batch.
     return _CONTROL.sub("", cut.encode("utf-8", "replace").decode("utf-8"))
 
 

@@ -167,12 +167,15 @@ class Timeline:
         time the same clock has given) or InvalidValue (count or choice), and then has changed nothing.
         """
         state = self.state
+        # Every check comes before the first change. Legality is first: an illegal event is that, whatever its time.
         following = next_state(self.shape, state, event, self.interrupted, timestamp)
         timestamp = check_timestamp(timestamp, event, state)
         count = check_count(count, event, state, timestamp)
         choice = check_choice(choice, event, state, timestamp)
+        # Nothing was produced: prefill ends with the first real token.
         if count == 0 and event in {"token", "first_token"}:
             return
+        # Only where somebody gives times: a purely live request never pays for a look at each token.
         if not remote and (given or self._given is not None):
             self._read_appended()
         self._check_order(event, timestamp, remote)
@@ -200,6 +203,7 @@ class Timeline:
             or self._open is not None
             or self._highest[True] is not None
             or (latest is not None and now < latest)
+            # The hot path may have appended a later reading, in another thread.
             or (log and (type(log[-1]) is tuple or log[-1] > now))
         ):
             return False
@@ -224,8 +228,8 @@ class Timeline:
     def _read_appended(self) -> None:
         """Check the tokens that a live handle has appended since the last reading.
 
-        A token that lies before a time given earlier cannot be where either of them says.  It loses its time, as a
-        live boundary does; kept, it would be sorted to a place where it never was.  Racing threads may append out of
+        A token that lies before a time given earlier contradicts it, and neither can be trusted.  It loses its time, as
+        a live boundary does; kept, it would be sorted to a place where it never was.  Racing threads may append out of
         order, so the latest of the new tokens is their maximum, not their last.  Costs one look at each token, and only
         in requests to which somebody gives times.
         """
@@ -263,6 +267,7 @@ class Timeline:
             self._resume(timestamp, remote)
         key = BOUNDARIES.get(event) or ("terminal" if event in TERMINAL_EVENTS else None)
         if timestamp is None:
+            # A request may end while it is preempted: that closes the preemption, even at an unknown time.
             if key == "terminal":
                 self._resume(None, remote)
             return
@@ -306,6 +311,7 @@ class Timeline:
             return
         interruption.end = timestamp
         self._see(timestamp, remote)
+        # Two clocks bound it: its length counts unless they are proven apart.
         if interruption.remote != remote:
             interruption.across = True
             self.preempted_across.add(interruption.state)
@@ -318,6 +324,7 @@ class Timeline:
 
     def _tokens_apart(self) -> bool:
         """Whether tokens of one clock lie before the first token, or after the end, of the other."""
+        # One clock only, as in nearly every request: the tokens need no look.
         if not self.remote and not self.remote_tokens and not self.folded_remote:
             return False
         first, last = self.times.get("first_token"), self.times.get("terminal")
@@ -355,6 +362,7 @@ class Timeline:
 
     def choices(self, apart: bool = False) -> Iterator[tuple[int, ChoiceTokens]]:
         """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
+        # In the order of their indices, so that a report does not depend on which choice spoke first.
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
             here = _whole_log(self.tokens.get(choice), self.folded.get(choice))
             there = _whole_log(self.remote_tokens.get(choice), self.folded_remote.get(choice))
@@ -372,7 +380,7 @@ def _extremes(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> list[Tim
 
 
 def _whole_log(log: Log | None, before: ChoiceTokens | None) -> ChoiceTokens | None:
-    """Reduce a log together with the beginning that was folded; None of no token."""
+    """Reduce a log together with the beginning that was folded; None without a token."""
     if not log:
         return before
     stats = choice_stats(log)

@@ -15,6 +15,7 @@ from typing import Final
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import MAX_TOKEN_TIMES, Time, merged_times
 
+# Eight bytes a token would double the attribute for the few streams longer than 71 minutes.
 MAX_OFFSET_US: Final = 2**32 - 1
 
 
@@ -31,6 +32,7 @@ def token_offsets(timeline: Timeline) -> TokenOffsets | None:
     if timeline.folded or timeline.folded_remote:
         return None
     here, there = list(timeline.tokens.values()), list(timeline.remote_tokens.values())
+    # Offsets between two clocks that disagree would look exact and be wrong.
     if any(here) and any(there) and timeline.clocks_apart():
         return None
     listed = merged_times([*here, *there], MAX_TOKEN_TIMES)
@@ -38,7 +40,7 @@ def token_offsets(timeline: Timeline) -> TokenOffsets | None:
 
 
 def pack_offsets(times: Sequence[Time | None], dropped: int = 0) -> TokenOffsets | None:
-    """Pack token times in nanoseconds; unknown ones are counted as dropped.  None of none, and beyond 71 minutes."""
+    """Pack token times in nanoseconds; unknown ones are counted as dropped.  None without any, or beyond 71 minutes."""
     known = sorted(time for time in times if time is not None)
     if not known or (known[-1] - known[0]) // 1000 > MAX_OFFSET_US:
         return None

@@ -83,6 +83,7 @@ def choice_stats(log: Sequence[Entry]) -> ChoiceTokens:
         gaps = list(map(sub, log[1:], log))
     except TypeError:
         return _mixed_stats(log)
+    # In a log of one entry nothing was subtracted, so a pair has not shown yet.
     if type(log[0]) is tuple:
         return _mixed_stats(log)
     if gaps and min(gaps) < 0:
@@ -121,6 +122,7 @@ def fold(log: Log, before: ChoiceTokens | None, most: int) -> tuple[ChoiceTokens
     between two folds.  Appending to the log goes on meanwhile: only a slice is read, and only that slice is deleted.
     """
     upto = min(most, len(log) - 1)
+    # One entry more than is removed: the gap across the cut belongs to this fold.
     whole = choice_stats(log[: upto + 1])
     head = choice_stats(log[:upto])
     del log[:upto]
@@ -161,7 +163,7 @@ def joined(one: ChoiceTokens, other: ChoiceTokens, comparable: bool) -> ChoiceTo
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """Add counts up; None where one of them is unknown."""
+    """Add counts up; None where one is unknown."""
     known = 0
     for count in counts:
         if count is None:
@@ -187,6 +189,7 @@ def merged_times(logs: Iterable[Sequence[Entry]], most: int = MAX_TOKEN_TIMES) -
         latest: Time = float("-inf")
         for item in log:
             time, count = item if type(item) is tuple else (item, 1)
+            # A token at an unknown time sorts behind the one before it in its own log.
             latest = latest if time is None else time
             keyed.append((latest, time, 1 if count is None else count))
     keyed.sort(key=lambda item: item[0])

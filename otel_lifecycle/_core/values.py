@@ -1,4 +1,8 @@
-"""What a time, a count, a choice or a duration must be."""
+"""What a time, a count, a choice or a duration must be.
+
+How it works.  Each function returns the value in a plain form, or says that it is none.  The exact built-in types are
+asked first, because they are nearly always what is given; the abstract number classes, whose methods may raise, last.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from otel_lifecycle.errors import InvalidTimestamp, InvalidValue
 MAX_CHUNK: Final = 2**16
 """Tokens that one event can have: a report gives the time of each, and counts come from outside."""
 
+# More than any context holds: a larger figure is the error of a counter.
 MAX_OUTPUT: Final = 2**31
 """Tokens that a whole answer can have."""
 
@@ -22,6 +27,7 @@ MAX_CHOICES: Final = 1024
 
 def check_timestamp(timestamp: object, event: str | None = None, state: str | None = None) -> Any:
     """Return the time; InvalidTimestamp unless it is None or a finite number."""
+    # The exact type first: nearly every time is a plain int, and the abstract classes are slow to ask.
     if timestamp is None or type(timestamp) is int or _is_finite(timestamp):
         return timestamp
     raise InvalidTimestamp(

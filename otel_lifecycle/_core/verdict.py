@@ -24,6 +24,7 @@ from otel_lifecycle.semconv import VIOLATION_KINDS, WIRE_STAGE
 SECOND = 1e9
 """Nanoseconds in a second; dividing by it rounds once, multiplying by 1e-9 twice."""
 
+# Immutable, so one serves every request whose engine has no log.
 NO_INTERFERENCE: Final = Interference()
 DURATIONS = ("queue_wait", "preprocessing", "prefill", "ttft", "tpot", "decode_time", "token_span", "e2e")
 
@@ -35,8 +36,8 @@ class Finished:
     ``usage``: the token counts the server gave, by ``input_tokens``, ``output_tokens``, ``cached_tokens``.
     ``gaps_held``: whether ``report['itl']`` has every gap; ``longest_folded``: the longest of those it no longer has.
     ``truncated``: the SDK dropped events of the span, so the rest proves nothing about the server.
-    ``gaps``: ``report['itl']`` sorted, by whoever needed it before; None: nobody did.  ``interference``: what the other
-    requests of its engine did to it; None where nobody kept a log of them.
+    ``gaps``: ``report['itl']`` sorted, if it is sorted already; else None.  ``interference``: what the other
+    requests of its engine did to it; None where no log was kept.
     """
 
     report: Report
@@ -94,7 +95,7 @@ class Verdict:
         return max(self.shares, key=self.shares.__getitem__) if self.shares else None
 
     def itl(self, q: float) -> float | None:
-        """Return a quantile of the gaps in seconds; None of none."""
+        """Return a quantile of the gaps in seconds; None without gaps."""
         gap = quantile(self.gaps, q)
         return None if gap is None else gap / SECOND
 
@@ -103,11 +104,13 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
     """Judge one finished request."""
     report = finished.report
     metrics = request_metrics(report)
+    # The type checker lets no variable index a TypedDict.
     known: Mapping[str, Any] = metrics
     seconds = {name: known[name] / SECOND for name in DURATIONS if known[name] is not None}
     shares = _shares(finished, metrics)
     bottleneck, share = dominant(shares, threshold)
     completed = report["status"] == "completed"
+    # How an incomplete request ended is not known, so it neither met nor missed anything.
     judged = slo is not None and report["status"] != "incomplete"
     failed_in = report["failure_stage"]
     stages = _stages(report, seconds)
@@ -138,6 +141,7 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
 def _by_cause(split: QueueSplit | StallSplit | None) -> dict[str, float]:
     if split is None:
         return {}
+    # Parts of 0 are left out: a counter that adds 0 only makes a series that never moves.
     return {cause: time / SECOND for cause in split.__slots__ if (time := getattr(split, cause))}
 
 

@@ -52,6 +52,7 @@ class FoldBuffer(Generic[_Value]):
         self._fold = fold
         self._flush = flush
         self._cheap = cheap
+        # `append` and `popleft` are atomic, so that handing a value over takes no lock.
         self._values: deque[tuple[_Value, int]] = deque()
         # Threads that race can lose an addition.  The sum only decides when to fold, and an empty buffer puts it right.
         self._gaps = 0
@@ -72,6 +73,7 @@ class FoldBuffer(Generic[_Value]):
     def fold(self) -> None:
         """Fold everything that was handed over before this call, also what another thread is folding now."""
         with self._lock:
+            # Only those that are there now: values that keep coming must not hold a collection for ever.
             for _ in range(len(self._values)):
                 self._take_one()
             self._flush()
@@ -91,7 +93,7 @@ class FoldBuffer(Generic[_Value]):
         self._gaps = self._gaps - gaps if self._values else 0
         try:
             self._fold(value)
-        except Exception as error:  # noqa: BLE001  # the other values are folded all the same
+        except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
             say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
 
     def _make_room(self) -> None:
@@ -113,6 +115,7 @@ class FoldBuffer(Generic[_Value]):
     def _call_helper(self) -> None:
         if self._helper is not None and self._helper.is_alive():
             return
+        # A daemon: the next collection folds whatever it leaves, so the process need not wait for it.
         self._helper = threading.Thread(target=self._fold_some, name="otel-lifecycle-fold", daemon=True)
         try:
             self._helper.start()

@@ -55,6 +55,7 @@ class Columns:
     def flush(self) -> None:
         """Hand all samples over; an instrument that fails does not keep the others from theirs."""
         while self._filled:
+            # Taken off first: a column whose instrument fails is not tried again for ever.
             column, _ = self._filled.popitem()
             try:
                 column.flush()

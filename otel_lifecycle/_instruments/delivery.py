@@ -55,9 +55,11 @@ class _Outlet:
     def _find(self) -> tuple[Any, Streams | None]:
         """Return the instrument that takes samples, None while there is none, and its streams if they are known."""
         instrument = real_instrument(self._instrument)
+        # One tuple, replaced as a whole: no thread sees the streams of another instrument.
         known = self._known
         if known[0] is instrument:
             return known
+        # It keeps nothing, so nothing is sorted for it.
         if isinstance(instrument, (NoOpCounter, NoOpHistogram)):
             return None, None
         self._known = known = (instrument, _streams_of(instrument, self._sdk))
@@ -77,6 +79,7 @@ class HistogramOutlet(_Outlet):
         if not samples:
             return
         values = [sample[0] for sample in samples]
+        # One sum finds a NaN or an infinity among them, at C speed.
         if min(values) >= 0 and math.isfinite(sum(values)):
             self._pour(attributes, Durations(samples))
         else:
@@ -98,6 +101,7 @@ class HistogramOutlet(_Outlet):
 
         A negative gap is left out, as the SDK refuses it.
         """
+        # They are sorted, so the first gap tells whether any is negative.
         runs = [(gaps if gaps[0] >= 0 else [gap for gap in gaps if gap >= 0], moment) for gaps, moment in runs if gaps]
         runs = [run for run in runs if run[0]]
         if runs:
@@ -110,6 +114,7 @@ class HistogramOutlet(_Outlet):
         if streams is None:
             for value, moment, _ in batch.each():
                 histogram.record(value, attributes, moment.context)
+        # A meter that is switched off drops what `record` gets; bulk samples must not slip past that.
         elif streams.enabled():
             _Pouring(streams, attributes).pour(batch)
 
@@ -184,6 +189,7 @@ class _Pouring:
             self._measure(stream, batch)
         elif not stream.add(self._attributes, tally):
             self._measure_first(stream, batch)
+            # The plain measurement has made the aggregation, unless a limit sent it elsewhere.
             rest = batch.rest()
             if rest is not None and not self._add(stream, rest):
                 self._measure(stream, rest)
@@ -196,6 +202,7 @@ class _Pouring:
         """Let an aggregation take the samples one by one; those it is not there for are measured plainly."""
         samples = [(value, moment, offered and self._choice.wants(value, moment)) for value, moment, offered in samples]
         taken = stream.aggregate(self._attributes, samples)
+        # A plain measurement makes the missing aggregation; those after it go past the look-ups again.
         while taken < len(samples):
             stream.measure(self._attributes, *samples[taken])
             taken = stream.aggregate(self._attributes, samples, taken + 1)
@@ -219,6 +226,7 @@ def _streams_of(instrument: Any, sdk: SdkMetrics | None) -> Streams | None:
     return Streams(instrument, known)
 
 
+# The self-test takes some 20 ms of CPU, so its answer is kept, a bad one too.
 @lru_cache(maxsize=1)
 def trusted_sdk() -> SdkMetrics | None:
     """Return the SDK's classes if bulk recording leaves in it what plain recording does; found out once a process."""

@@ -40,13 +40,16 @@ class Instruments:
 
     def __init__(self, meter_provider: MeterProvider) -> None:
         meter = meter_provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
-        # Gaps decide whether a fold is cheap: there can be a thousand of them in a request, and of all else a dozen.
+        # Gaps decide whether a fold is cheap: a request can have a thousand, and a dozen of all other samples.
         self._gaps = _histogram(meter, semconv.INTER_TOKEN_LATENCY)
         self._columns = Columns()
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
         self._buffer: FoldBuffer[HandedOver] = FoldBuffer(self._fold_one, self._columns.flush, lambda: self._gaps.bulk)
+        # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
+        # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
+        # Weak, since the meter provider keeps this object, and a dropped processor must not live as long.
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         _observe(meter, semconv.ACTIVE_REQUESTS, self._observe_active)
         self._process = ServingProcess(self._recorders)
@@ -109,11 +112,13 @@ class Instruments:
         """Yield labels, stage and age of every open request that is a whole one of ours."""
         for request in runtime().snapshot():
             active = request.active()
+            # The parts of a disaggregated request would count it twice.
             if active is not None and request.assessor in self._recorders and request.labels.role == "whole":
                 stage, age = active
                 yield self._sets.bounded(request.labels), stage, age
 
     def _observe_active(self, options: CallbackOptions) -> list[Observation]:
+        # First: a request that ends here is not active any more.
         self._collected()
         counts: dict[Combination, int] = dict.fromkeys(self._active_seen, 0)
         for labels, stage, _ in self._open():
@@ -172,6 +177,7 @@ def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], It
     create(row.name, callbacks=[guarded], unit=row.unit, description=row.description)
 
 
+# Weak keys: a provider that nobody holds any more takes its instruments with it.
 _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
 
 # A processor can outlive the meter provider that it was made with, and with it the requests that wait there.
@@ -197,6 +203,7 @@ def _made_before_it_was_global(meter_provider: MeterProvider) -> Instruments | N
     return next((instruments for module, instruments in made if module.startswith("opentelemetry.metrics")), None)
 
 
+# At the first use, because importing has no effects, and once, because a hook cannot be taken back.
 @cache
 def _watch_forks() -> None:
     if hasattr(os, "register_at_fork"):

@@ -13,6 +13,8 @@ from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments.columns import Column, Columns, Take
 from otel_lifecycle.semconv import Metric
 
+# Clients choose names. Beyond 2000 attribute sets of an instrument the SDK merges all further ones, other requests'
+# too, so the bounds here lie well below.
 MAX_NAMES: Final = 32
 MAX_ERROR_TYPES: Final = 16
 MAX_TRAFFIC: Final = 8
@@ -40,6 +42,7 @@ class LabelSet:
         key = (metric.name, *own)
         column = self._known.get(key)
         if column is None:
+            # Where there is no room left to remember it, it is looked up each time: slower, and the same column.
             column = self._columns.column(metric, self.combination, own)
             if len(self._known) < MAX_COMBINATIONS:
                 self._known[key] = column
@@ -106,6 +109,7 @@ class LabelSets:
         known = self._known.get(labels)
         if known is None:
             if len(self._known) >= MOST_REMEMBERED:
+                # All at once: keeping an order of use would cost every request, and refilling is rare.
                 self._known.clear()
             known = self._known[labels] = self._of_combination(self.bounded(labels))
         return known
@@ -121,6 +125,7 @@ class LabelSets:
             admit["operation"].admit(labels.operation),
             None if labels.provider is None else admit["provider"].admit(labels.provider),
             None if labels.model is None else admit["model"].admit(labels.model),
+            # Live traffic has no attribute, so that its series are those of a server without other traffic.
             None if labels.traffic == "live" else admit["traffic"].admit(labels.traffic),
         )
 
@@ -151,6 +156,7 @@ def _attributes_of(metric: Metric, labels: Combination, own: Combination) -> dic
 
 
 def _overflow(labels: Combination) -> Combination:
+    # Traffic is one of a few names already, and keeps warm-up apart from live.
     *names, traffic = labels
     return (*(None if name is None else semconv.OTHER for name in names), traffic)
 

@@ -1,4 +1,4 @@
-"""The values that requests hand over, and the samples each of them is.
+"""The values that requests hand over, and the samples that each becomes.
 
 :class:`FinishedRequest` is all that a finished request adds to the metrics.  :class:`OpenGaps` are inter-token gaps of
 a stream that goes on, :class:`SingleSample` is whatever comes alone: a violation after the end, a wasted token, a
@@ -38,6 +38,7 @@ class FinishedRequest(NamedTuple):
             labels.add((count, moment), semconv.TRANSITION_VIOLATIONS, kind)
         if finished.labels.role != "whole":
             return
+        # Bounded once for both metrics, so that they cannot disagree.
         error = sets.name("error", finished.error_type)
         self._fold_outcome(labels, error)
         self._fold_tokens(labels)
@@ -70,6 +71,7 @@ class FinishedRequest(NamedTuple):
         finished, verdict, moment = self
         if verdict.gaps:
             labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
+        # A count of 0 would add nothing but a series.
         if read := finished.usage.get("input_tokens"):
             labels.add((read, moment), semconv.TOKENS, "input")
         # The engine's own figure is what it billed; marks count what was seen of it.

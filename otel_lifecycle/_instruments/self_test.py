@@ -39,10 +39,12 @@ class Adder(Protocol):
     def finds(self, attributes: Labels) -> bool: ...
 
 
+# The gaps below lie on, just below and just above these edges, where integers and floats could part.
 _EDGES: Final = (0.0005, 0.005, 0.05, 0.5)
 _ONE, _OTHER = (
     Moment(SpanContext(trace, 2, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)), 1) for trace in (1, 3)
 )
+# Two rounds, because a delta collection throws the aggregations away and a cumulative one keeps them.
 _ROUNDS: Final = (
     (0, 1, 500_000, 500_001, 4_999_999, 5_000_000, 5_000_001, 9_000_000_000),
     (50_000_001, 123_456_789),
@@ -62,6 +64,7 @@ def ways_agree(recorder: Callable[[Histogram], Recorder], adder: Callable[[Count
 
 
 def _compare(recorder: Callable[[Histogram], Recorder], adder: Callable[[Counter], Adder]) -> bool:
+    # Imported here, because the package itself loads the API only.
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -123,6 +126,7 @@ def _provider_arguments() -> dict[str, Any]:
 
     return {
         "resource": Resource({}),
+        # With this filter every sample is offered, so the choice among them is compared as well.
         "exemplar_filter": AlwaysOnExemplarFilter(),
         "shutdown_on_exit": False,
         "views": [

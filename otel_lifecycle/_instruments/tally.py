@@ -1,4 +1,4 @@
-"""Many samples as what an explicit-bucket histogram keeps of them: counts, sum, minimum, maximum, exemplars.
+"""What an explicit-bucket histogram keeps of many samples: counts, sum, minimum, maximum, exemplars.
 
 The samples are sorted once; one binary search for each bucket boundary then finds how many lie between two boundaries.
 For a thousand samples that is some twenty searches instead of a thousand.
@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeAlias
 from otel_lifecycle._instruments.moment import Moment
 
 _SECOND: Final = 1e9
+# 146 years: a boundary may be any number of seconds, and no gap is longer than this.
 _LONGEST_NS: Final = 1 << 62
 _VALUE: Final = itemgetter(0)
 
@@ -78,13 +79,14 @@ class Durations:
         self._samples = samples
 
     def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
-        """Sort the samples into buckets.  Of each bucket the last sample is offered: the reservoir keeps no other."""
+        """Sort the samples into buckets.  The last sample of each bucket is offered: the reservoir keeps no other."""
         if not _searchable(boundaries):
             return None
         values = sorted(map(_VALUE, self._samples))
         last = {bisect_left(boundaries, sample[0]): sample for sample in choice.among(self._samples)}
         return Tally(
             counts=[(number, end - start) for number, start, end in _spans(values, boundaries)],
+            # Rounded once, however many samples there are.
             total=math.fsum(values),
             low=values[0],
             high=values[-1],
@@ -107,13 +109,13 @@ class Gaps:
     __slots__ = ("_runs",)
 
     OFFER_EVERY: Final = 128
-    """Of a run that is aggregated gap by gap, one in so many is offered as exemplar: an offer costs as much as ten."""
+    """In gap-by-gap aggregation one gap in so many is offered as exemplar: an offer costs as much as ten gaps."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
 
     def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
-        """Sort the gaps into buckets.  Of each bucket the largest gap of the last request in it is offered."""
+        """Sort the gaps into buckets.  For each bucket, the largest gap of the last request in it is offered."""
         edges = _edges_ns(boundaries)
         if edges is None:
             return None
@@ -127,6 +129,7 @@ class Gaps:
                     offers[number] = (largest, moment)
         return Tally(
             counts=list(counts.items()),
+            # Integers add up exactly; the sum is rounded once, when it becomes seconds.
             total=sum(sum(gaps) for gaps, _ in self._runs) / _SECOND,
             low=min(gaps[0] for gaps, _ in self._runs) / _SECOND,
             high=max(gaps[-1] for gaps, _ in self._runs) / _SECOND,
@@ -153,6 +156,7 @@ def _spans(values: Sequence[float], edges: tuple[float, ...]) -> Iterator[tuple[
     A value on an edge belongs to the bucket below, as in the SDK.
     """
     start, size = 0, len(values)
+    # From the bucket of the smallest on, and no further than the largest: most buckets are empty.
     for number in range(bisect_left(edges, values[0]), len(edges)):
         end = bisect_right(values, edges[number], start)
         if end > start:
@@ -179,9 +183,11 @@ def _edges_ns(boundaries: tuple[float, ...]) -> tuple[int, ...] | None:
 
 
 def _edge_ns(boundary: float) -> int:
+    # No gap is negative, so the bucket below stays empty.
     if boundary < 0:
         return -1
     edge = math.floor(min(boundary * _SECOND, _LONGEST_NS))
+    # The product above was rounded: step from it to the exact edge.
     while edge < _LONGEST_NS and (edge + 1) / _SECOND <= boundary:
         edge += 1
     while edge / _SECOND > boundary:
