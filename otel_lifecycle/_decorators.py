@@ -71,6 +71,7 @@ def traced(function: Any = None, /, *, tokens: Counter | None = None, **argument
 
     Raises ConfigurationError for an argument, shape or role that does not exist.
     """
+    # Checked here: a wrong argument fails when the module is imported, not when a request comes.
     opener = _Opener(tokens, arguments)
     if function is None:
         return functools.partial(_decorate, opener)
@@ -141,6 +142,7 @@ def _around_generator(opener: _Opener, function: Callable[..., Any]) -> Callable
         drive = opener.open(started, parent)
         return (yield from drive.stream(function(*args, **kwargs), tokens=opener.tokens))
 
+    # The lambda runs at the call, and reads clock and context there; the body of `items` runs at the first pull.
     return _GeneratorFunction(function, lambda *args, **kwargs: items(anchor(), get_current(), args, kwargs))
 
 

@@ -1,4 +1,8 @@
-"""Lifecycle spans that the request API did not make: read, judged, and rebuilt with their attribution."""
+"""Lifecycle spans that the request API did not make: read, judged, and rebuilt with their attribution.
+
+How it works.  The events of an ended span are replayed through the same checker as live marks.  The SDK lets nobody
+write to an ended span, so the attribution goes onto a new one that is otherwise equal, and the next processor gets it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ from otel_lifecycle._propagation import links_to_culprits
 from otel_lifecycle._runtime import Neighbour, runtime
 from otel_lifecycle.errors import LifecycleError, MissingTerminal
 
+# The counts are exact; the span shows the first ones, as many as a person would read.
 MAX_SHOWN_VIOLATIONS: Final = 32
 
 
@@ -43,8 +48,8 @@ def is_ours(span: ReadableSpan) -> bool:
 def is_lifecycle(span: ReadableSpan) -> bool:
     """Return whether a span that is not ours carries an ``arrive`` event.
 
-    A span that lost its oldest events has lost its arrival first: with events dropped, one that bears nothing but
-    events of the lifecycle is one too.
+    A span that lost its oldest events has lost its arrival first: with events dropped, one that has only
+    events of the lifecycle counts too.
     """
     if is_ours(span):
         return False
@@ -58,6 +63,7 @@ def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
     shape = attributes.get(semconv.SHAPE)
     timeline = Timeline(SHAPES.get(shape if isinstance(shape, str) else "default", SHAPES["default"]))
     checker = Checker(timeline)
+    # The SDK drops the oldest events, so what is left begins in the middle. Replayed, it would look illegal.
     if span.dropped_events:
         checker.violate(Truncated("the SDK dropped events of this span"))
         status = _truncated_status(span)
@@ -135,6 +141,8 @@ def with_interference(span: ReadableSpan, finished: Finished) -> Finished:
     log = runtime().engines.log(engine)
     if log is None or span.start_time is None or span.end_time is None:
         return finished
+    # The offset that live requests share: with one of its own, its times and theirs could not be compared to the
+    # nanosecond.
     offset = -runtime().offset(time_ns() - perf_counter_ns())
     report = moved(finished.report, offset)
     neighbour = Neighbour(span.context, _text(attributes, semconv.REQUEST_ID))
@@ -202,6 +210,8 @@ def _with_verdict(span: ReadableSpan, told: Mapping[str, Any]) -> BoundedAttribu
 
 def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:
     if not violations:
+        # Private names, checked with opentelemetry-sdk 1.45: `_events` and `_links` keep their counts of what was
+        # dropped. Without them the processor logs a failure and hands the span on as it came.
         return span._events  # the public property forgets how many were dropped
     shown = [
         Event(semconv.VIOLATION_SPAN_EVENT, _violation_attributes(violation), span.end_time)

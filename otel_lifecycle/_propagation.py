@@ -1,4 +1,8 @@
-"""Trace context that leaves the process with a request, comes back with an attempt, or names another request."""
+"""Trace context that leaves the process with a request, comes back with an attempt, or names another request.
+
+How it works.  The app's own propagators read and write headers; W3C ``traceparent`` is always written too.  What comes
+from outside may be anything, so a carrier that cannot be read carries nothing and never fails the request.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import Neighbour, runtime
 
+# The app may use any propagators; the carrier of one attempt must be readable by the next one whatever they are.
 _W3C: Final = TraceContextTextMapPropagator()
 
 MAX_HEADERS: Final = 256
-"""Headers looked at; servers refuse more of them long before."""
+"""Headers looked at; servers refuse a request with more."""
 
 
 def parent_context(carrier: object, here: Context) -> Context:
@@ -44,6 +49,7 @@ def parent_context(carrier: object, here: Context) -> Context:
     ours = get_current_span(here).get_span_context()
     if ours.is_valid and (not theirs.is_valid or theirs.trace_id == ours.trace_id):
         return here
+    # What was carried wins, so its span is the parent; all else that is current stays.
     return Context({**here, **carried})
 
 
@@ -63,15 +69,17 @@ def _headers(carrier: object) -> dict[str, list[str]]:
 
 def _text(value: object) -> str:
     if is_a(value, bytes):
+        # HTTP headers are latin-1, which decodes any bytes without an error.
         return bytes.decode(value, "latin-1")  # type: ignore[arg-type]  # bytes by the line above
     return str.__str__(value) if is_a(value, str) else ""
 
 
 def inject(span_context: SpanContext, base: Context | None = None) -> dict[str, str]:
-    """Return the headers that carry a span's context: W3C ``traceparent`` always, the app's propagators besides."""
+    """Return the headers that carry a span's context: W3C ``traceparent`` and those of the app's propagators."""
     context = set_span_in_context(NonRecordingSpan(span_context), base)
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context)
+    # Last, so that its `traceparent` stands whatever a propagator of the app wrote there.
     _W3C.inject(carrier, context)
     return carrier
 
@@ -82,7 +90,7 @@ def extract(carrier: Mapping[str, Any]) -> Context:
 
 
 def link_to(previous: object) -> Link | None:
-    """Return a link to the attempt before: a span context, or the carrier of one.  None of anything else."""
+    """Return a link to the attempt before: a span context, or the carrier of one.  None for anything else."""
     if is_a(previous, Mapping):
         try:
             previous = get_current_span(_W3C.extract(previous, Context())).get_span_context()
@@ -94,7 +102,7 @@ def link_to(previous: object) -> Link | None:
 def links_to_culprits(interference: Interference | None) -> list[Link]:
     """Return links to the requests that held one.
 
-    A culprit that is not sampled has no trace to link to: it is left out, and its time counts all the same.  Its
+    A culprit that is not sampled has no trace to link to: it is left out, and its time still counts.  Its
     request id may belong to another tenant: a switch leaves it out.
     """
     links: list[Link] = []

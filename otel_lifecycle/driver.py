@@ -110,7 +110,7 @@ class Driver(RequestView):
         self.owned = owned
 
     def stage_durations(self) -> dict[str, float]:
-        """Return the seconds of each stage that is over so far, by its name; without those of unknown length."""
+        """Return the seconds of each stage that is over so far, by its name, if its length is known."""
         return {} if self._tracked is None else stage_durations(self._tracked.state.timeline, 10**9)
 
     # Marks.
@@ -241,6 +241,7 @@ class Driver(RequestView):
         """Take a function's result: wrap it if it goes on, else it is the whole answer and the end."""
         if self._tracked is None:
             return result
+        # First: a streaming response is no iterator itself, its body is.
         body = _attribute(result, "body_iterator")
         if body is not None and self._wrap_body(result, body, tokens):
             return result
@@ -264,6 +265,7 @@ class Driver(RequestView):
         return True
 
     def _answer_with(self, result: Any, tokens: Counter | None) -> None:
+        # Where another owns the end, output may still come from it.
         if self.owned and self.awaits_output:
             self.answer(None if tokens is None else self.count_of(tokens, result))
         self.leave(None)
@@ -272,7 +274,7 @@ class Driver(RequestView):
         """Take what a future gave; it is called by the future, which swallows no exception of ours: there is none."""
         try:
             result = future.result()
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the future gets it
+        except BaseException as error:  # noqa: BLE001  # the caller that waits for the future gets it
             self.leave(error)
         else:
             self._answer_with(result, tokens)

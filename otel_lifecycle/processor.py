@@ -38,8 +38,8 @@ class LifecycleSpanProcessor(SpanProcessor):
     where the metrics go; the global one by default.  ``dominance_threshold``: the share, in (0, 1], from which a stage
     is the bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for
     tests and development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that
-    engine's ``gen_ai.latency.*`` attributes besides.  ``interference=False``: nobody works out which other requests
-    held one.
+    engine's ``gen_ai.latency.*`` attributes too.  ``interference=False``: does not work out which other requests held
+    one.
 
     Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
     """
@@ -67,6 +67,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         for name, flag in (("strict", strict), ("token_times", token_times), ("interference", interference)):
             if not isinstance(flag, bool):
                 raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
+        # `configure()` sets it: only the providers that it installs are exchanged in a forked child.
         self.survives_fork = False
         self.strict = strict
         self.token_times = token_times
@@ -81,7 +82,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         self._instruments.attach(self)
         runtime().add_processor(self)
 
-    # ---------------------------------------------------------------------------------------- the SDK's side
+    # The SDK's side.  These run inside the server's own calls of start_span() and end().
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take the request whose span this is, unless another processor has."""
@@ -92,6 +93,7 @@ class LifecycleSpanProcessor(SpanProcessor):
             self._guard("on_start", self._next.on_start, span, parent_context)
 
     def _on_ending(self, span: Span) -> None:
+        # A private hook that exists from SDK 1.40 on. It is passed on and not used: the span is frozen by then (#5614).
         ending = getattr(self._next, "_on_ending", None)
         if ending is not None:
             self._guard("_on_ending", ending, span)
@@ -107,6 +109,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         """End every open request as cancelled, reason ``shutdown``; then shut the next processor down."""
         if self._shut_down:
             return
+        # First, so that open requests end while their spans can still be exported and their metrics folded.
         self.end_requests()
         self._guard("shutdown", self._instruments.fold)
         self._shut_down = True
@@ -127,7 +130,7 @@ class LifecycleSpanProcessor(SpanProcessor):
             return True
         return bool(self._guard("force_flush", self._next.force_flush, timeout_millis))
 
-    # ---------------------------------------------------------------------------------------- the handle's side
+    # The handle's side.  These run at the end of a request, before its span ends.
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
@@ -168,17 +171,19 @@ class LifecycleSpanProcessor(SpanProcessor):
         """Say, once, that a request was seen by two processors."""
         self._warn("twice", "a request is seen by two lifecycle processors; the first one counts it, once")
 
-    # ---------------------------------------------------------------------------------------- foreign spans
+    # Foreign spans.
 
     def _assess_foreign(self, span: ReadableSpan) -> ReadableSpan:
         if not is_lifecycle(span):
             return span
         finished, violations = read_foreign(span)
+        # Two processors may see the span: each rebuilds it for its own `next`, and one counts it.
         first = runtime().first_sight(span.context.trace_id, span.context.span_id)
         if first and self.interference:
             finished = with_interference(span, finished)
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
         if first:
+            # The span's identity and nothing else, or the exemplar would be whatever is current here.
             context = set_span_in_context(NonRecordingSpan(span.context), Context())
             self._instruments.finished(finished, verdict, context)
         if self._next is None:
@@ -186,11 +191,12 @@ class LifecycleSpanProcessor(SpanProcessor):
             return span
         return rebuild(span, finished, verdict, violations, compat=self.compat)
 
-    # ---------------------------------------------------------------------------------------- safety
+    # Safety.
 
     def _guard(self, where: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call; what it raises is logged and goes no further: these calls are made in span.end() of the server."""
         try:
+            # A hook's exception would come out of `span.end()` and stop the processors behind this one (#5624).
             return call(*arguments, **named)
         except Exception as error:  # noqa: BLE001  # telemetry never breaks its host
             say(f"processor.{where}", f"{where} failed", level=logging.ERROR, error=error)

@@ -1,4 +1,8 @@
-"""A block in which a request and its span are current."""
+"""A block in which a request and its span are current.
+
+How it works.  Entering attaches a context with the request and its span; leaving detaches it, once.  The block ends
+nothing: it is for servers that hand work on while the request stays theirs.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ class Active:
 
     def __enter__(self) -> None:
         if self._tracked is not None:
+            # The block keeps it, not the request: one request may be active in several tasks at once.
             self._token = attach(context_of(self._tracked, get_current()))
 
     def __exit__(

@@ -1,4 +1,8 @@
-"""Which events show, where they come, that the boundaries before them have been passed."""
+"""Which events show that the boundaries before them have been passed.
+
+How it works.  A server may mark some boundaries and leave others out.  An event that is legal only in a later state
+proves that the request has reached that state.  Rejected: to refuse such an event, which would lose a real boundary.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Final
 from otel_lifecycle._core.lifecycle import Shape
 
 PASSING: Final = frozenset({"admit", "input_ready", "first_token", "output", "complete"})
-"""Events that pass what lies before them.  A preemption does not: it says nothing of how far the request had come."""
+"""Events that pass what lies before them.  A preemption does not: it does not say how far the request had come."""
 
 
 def allowing_ahead(shape: Shape, state: str, event: str) -> str | None:
@@ -15,6 +19,7 @@ def allowing_ahead(shape: Shape, state: str, event: str) -> str | None:
 
     Decode is left out: a request passes into it by a token, which nobody has seen.
     """
+    # Every shape has these three, in its own order; decode is the fourth.
     before_output = [stage.state for stage in shape.stages[:3]]
     if event not in PASSING or state not in before_output:
         return None

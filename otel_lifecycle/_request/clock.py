@@ -57,6 +57,8 @@ NOW: Final = Now.NOW
 AtNs: TypeAlias = "int | Now | MonotonicTime | None"
 """When something happened: epoch nanoseconds, None for unknown, a monotonic reading, or the moment of the call."""
 
+# Seconds, milliseconds and microseconds since 1970, and monotonic readings, all lie before 2000 when read as
+# nanoseconds. No clock that is kept at all runs a day ahead.
 YEAR_2000_NS: Final = 946_684_800 * 10**9
 DAY_NS: Final = 86_400 * 10**9
 
@@ -69,6 +71,7 @@ def _between_clocks() -> int:
     return perf_counter_ns() - time.monotonic_ns()
 
 
+# Measured once, so that all readings of an engine are moved by the same amount and their differences stay exact.
 _BETWEEN_CLOCKS: Final = _between_clocks()
 
 
@@ -105,6 +108,7 @@ def anchor() -> Anchor:
         before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
         if after - before < ANCHOR_NS:
             break
+    # The wall clock was read between the two, so their middle is its best partner.
     return Anchor(after + runtime().offset(wall - (before + after) // 2), after)
 
 

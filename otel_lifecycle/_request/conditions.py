@@ -33,6 +33,7 @@ def read_text(name: str, value: object) -> str:
 
 def read_id(name: str, value: object) -> str:
     """Return an identifier, which may be given as a number or a UUID."""
+    # Up to 128 bits, as a UUID has: Python refuses to print an integer of more than 4300 digits.
     if type(value) is int and -(2**127) <= value < 2**128:
         return str(value)
     return read_text(name, str(value) if type(value) is UUID else value)
@@ -141,6 +142,7 @@ def read_condition(name: str, value: object) -> tuple[Condition, Any]:
     except InvalidValue:
         raise
     except Exception as error:
+        # Without its message, which may hold what the client sent.
         raise InvalidValue(f"{name} raised {type(error).__name__}", event=name) from error
 
 
@@ -165,6 +167,7 @@ class RequestConditions:
         labels: dict[str, Any] = {}
         for name, value in values.items():
             known = CONDITIONS.get(name)
+            # By identity, so that no `__eq__` of somebody's own is called.
             if known is not None and known.usual is value and value is not None:
                 # The default of a parameter: it is in the labels already, and no attribute.
                 continue

@@ -25,6 +25,7 @@ def context_of(tracked: TrackedRequest, base: Context | None = None, span: Span 
 
 def is_current(tracked: TrackedRequest) -> bool:
     """Return whether the request is the current one."""
+    # The reference is compared, not the handle: no strong reference to the handle is made for a moment.
     return get_value(_REQUEST) is tracked.reference
 
 

@@ -35,6 +35,7 @@ def context_switch() -> ContextSwitch:
     variable: ContextVar[Context] | None = token.var if isinstance(token, Token) else None
     known = variable is not None and variable.get() is current
     detach(token)  # type: ignore[arg-type]  # whatever attach returned
+    # A runtime context of another kind may use contextvars too, with a variable that holds something else.
     if variable is None or not known:
         return ContextSwitch(attach, get_current, detach)
     return ContextSwitch(variable.set, variable.get, variable.reset)

@@ -101,6 +101,7 @@ class RequestEnding:
         """Judge it, write its span and end that, once.  What goes wrong in it is logged, and the span ends."""
         mine = False
         try:
+            # It never waits: whoever holds the lock finishes the request, and that may be this very thread.
             mine = not self.finished and self._finishing.acquire(blocking=False)
             if mine and not self.finished:
                 self._finish_once()
@@ -108,6 +109,7 @@ class RequestEnding:
             if mine:
                 self._finishing.release()
         if mine:
+            # Outside of the lock: it ends other requests, and so runs other people's processors.
             runtime().housekeep()
 
     @property
@@ -118,11 +120,14 @@ class RequestEnding:
     def _finish_once(self) -> None:
         try:
             if not self._judged:
+                # Before, not after: a judgement that a signal handler broke off may have recorded metrics, which must
+                # not happen twice.
                 self._judged = True
                 self._judge()
         finally:
             self._end_span()
             self.finished = True
+            # With tokens still coming it stays on the register, so that a sweep finds them.
             if not self.late:
                 runtime().close_request(self.ticket)
 
@@ -165,6 +170,7 @@ class RequestEnding:
         status = state.status or "incomplete"
         report = build_report(timeline, status, token_times=False, usage=output, unmarked=state.unmarked)
         self._report = report
+        # Once: the stalls and the quantiles both need them sorted.
         gaps = sorted(report["itl"])
         return Finished(
             report=report,
@@ -200,6 +206,7 @@ class RequestEnding:
         if report is None:
             return None
         usage = self._conditions.usage.get("output_tokens")
+        # Built anew, with the token times that the end left out: few requests are ever asked for them.
         full = build_report(self._state.timeline, report["status"], usage=usage, unmarked=self._state.unmarked)
         return moved(full, self._state.offset)
 
@@ -218,6 +225,7 @@ class RequestEnding:
         if at_ns is NOW:
             return now
         try:
+            # The lag needs a time: a token at an unknown one counts as produced now.
             return on_axis(at_ns, self._state.offset, "token", self._state.timeline.state) or now
         except LifecycleError as error:
             self.violate(error)
@@ -246,6 +254,7 @@ class RequestEnding:
         if last is None:
             return None
         end: int = self._state.timeline.times.get("terminal", self._ended_at)
+        # Readings of racing threads may cross by a little.
         return max(0, last - end)
 
     def record_wasted(self, count: int) -> None:

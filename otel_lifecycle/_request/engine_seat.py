@@ -42,6 +42,7 @@ class EngineSeat:
             return
         log = runtime().engines.log(engine)
         if log is not None:
+            # In this order it is in no log for a moment; in the other it could be blamed in two.
             self._log.forget(self._slot)
             log.adopt(self._slot)
             self._engine, self._log = engine, log

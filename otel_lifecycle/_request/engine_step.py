@@ -1,4 +1,8 @@
-"""One iteration of an engine that batches requests: its duration, its size, and a token for each that decodes."""
+"""One iteration of an engine that batches requests: its duration, its size, and a token for each that decodes.
+
+How it works.  The clock is read when the block is entered and once when it is left.  That second reading is the time of
+every token of the iteration, since the engine hands all of them over at once.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +43,15 @@ class EngineStep:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Mark the tokens, and record the iteration."""
+        # What came of the iteration is not known, so nothing is marked.
         if error is not None:
             return
         now = perf_counter_ns()
         for request in self._first:
             tracked = _tracked(request)
             if tracked is not None:
+                # In epoch time, as every given one; the request takes its own offset off again, so the reading stays
+                # exact.
                 tracked.mark("first_token", now + tracked.state.offset)
         for request in self._decode:
             try:

@@ -1,4 +1,8 @@
-"""What a server says of a request, onto its span: conditions, its response, and facts of the server's own."""
+"""What a server says about a request: conditions, its response, and attributes of its own.
+
+How it works.  A fact is read by the rules of its row and written to the span at once, so that samplers and other
+processors see it.  A fact that cannot be read is one violation and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from otel_lifecycle.errors import InvalidValue
 MAX_ATTRIBUTES: Final = 32
 """Attributes of the server's own a request: the SDK keeps 128 a span, and the lifecycle has about 60."""
 
+# Under such a name the server's value would pass for one that was measured here.
 RESERVED: Final = ("inference.", "gen_ai.", "error.")
 
 
@@ -79,6 +84,7 @@ def read_attributes(given: object) -> dict[str, str | bool | int | float]:
     try:
         if not is_a(given, Mapping):
             raise InvalidValue(f"attributes is {shown(given)}; it must be a mapping", event="attributes")
+        # One more than is taken: a surplus is noticed, and an endless mapping ends.
         items = itertools.islice(given.items(), MAX_ATTRIBUTES + 1)  # type: ignore[attr-defined]  # a mapping, see above
         named = ((clean(name), value) for name, value in items if is_a(name, str))
         return {name: _plain(value) for name, value in named if name}

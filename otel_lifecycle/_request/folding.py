@@ -1,4 +1,8 @@
-"""Keeping the token times of an endless stream bounded."""
+"""Keeping the token times of an endless stream bounded.
+
+How it works.  A sweep folds the older part of a long log into its summary and returns the gaps, which go into the
+histogram at once.  The newest entry stays, so that no gap between two folds is lost.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ def fold_logs(timeline: Timeline, above: int, most: int) -> list[int]:
     """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
     gaps: list[int] = []
     for logs, remote in ((timeline.tokens, False), (timeline.remote_tokens, True)):
-        # Its choices share what a request may hold.
+        # The choices of a request share one limit; a limit each would let n of them hold n times as much.
         if sum(map(len, logs.values())) > above:
             gaps += _fold(timeline, logs, most, remote=remote)
     return gaps

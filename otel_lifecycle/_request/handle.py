@@ -38,6 +38,7 @@ from otel_lifecycle.errors import EventAfterTerminal
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
 _ONE: Final = 1
 _FIRST: Final = 0
 
@@ -139,6 +140,7 @@ class Request(TokenPath):
 
     def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
         """The request failed by an exception, a reason of the closed list, or an error type (an identifier)."""
+        # First: a span that has ended takes no exception.
         self._tracked.show_exception(error)
         self._tracked.end(endings.failure(error, runtime().endings), at_ns, if_open=if_open)
 
@@ -272,6 +274,7 @@ class Request(TokenPath):
         return self
 
     def __reduce__(self) -> str:
+        # A copy in another process would end the request a second time.
         raise TypeError(
             "a request handle does not leave its process; send request.carrier(), and record() what comes back"
         )
@@ -283,7 +286,7 @@ class Request(TokenPath):
 
 
 def tracked_of(handle: Request) -> TrackedRequest | None:
-    """Return what a handle stands for, for the driver; None of the one that stands for nothing."""
+    """Return what a handle stands for, for the driver; None for the no-op handle."""
     return getattr(handle, "_tracked", None)
 
 

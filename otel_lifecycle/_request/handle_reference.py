@@ -1,4 +1,8 @@
-"""How a dropped handle is noticed: by a weak reference to it that knows its request."""
+"""How a dropped handle is noticed: by a weak reference to it that knows its request.
+
+How it works.  The callback of the reference runs when the handle is gone, and only puts the request into a deque.
+Rejected: ``__del__`` on the handle.  It sees the handle alive again, and contexts need the weak reference anyway.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,7 @@ class HandleReference(_Reference):
 
 def _dropped(reference: HandleReference) -> None:
     """Append the request for the next housekeeping, and nothing else: this can run inside a garbage collection."""
+    # This breaks the cycle of the request and its reference.
     request, reference.request = reference.request, None
     if request is not None and request.expects_more:
         runtime().dropped.append(request)

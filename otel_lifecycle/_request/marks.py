@@ -35,6 +35,7 @@ class MarkedRequest(OneAtATime):
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""
+        # None means that the call was put aside or failed: then nothing is known to have been applied.
         return bool(self._run(self._mark, event, at_ns, count, choice))
 
     def _mark(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
@@ -60,6 +61,7 @@ class MarkedRequest(OneAtATime):
     def _mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
         state = self.state
         if state.status is not None:
+            # Two sources may report one end. Only a token after it is news: it is wasted.
             if event in TOKEN_EVENTS:
                 self._late(event, count, at_ns)
             return False

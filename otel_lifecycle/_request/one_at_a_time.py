@@ -32,6 +32,7 @@ class OneAtATime:
 
     def free(self) -> None:
         """Start anew, in a forked child: a thread of the parent may have held the lock."""
+        # Re-entrant, or a signal handler that marks this request would wait for its own thread.
         self._lock = RLock()
         self._busy = False
         self._deferred: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
@@ -51,6 +52,8 @@ class OneAtATime:
                     return call(*arguments)
                 finally:
                     self._busy = False
+                    # While the lock is still held, so that a call that was put aside comes before those of other
+                    # threads.
                     if self._deferred:
                         self._run_deferred()
         except LifecycleError:
@@ -59,6 +62,7 @@ class OneAtATime:
             guard.fault("request", error)
             return None
         finally:
+            # A nested call leaves this to the one that it interrupted.
             if not nested:
                 self._after_call()
 

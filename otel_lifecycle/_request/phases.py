@@ -1,4 +1,8 @@
-"""Parts of a stage that a server names by itself: a child span each, and no state moves."""
+"""Parts of a stage that a server names by itself: a child span each, and no state moves.
+
+How it works.  Entering starts a span under the current one and makes it current; leaving ends it.  Nothing is kept in
+the request, so phases may nest, repeat and overlap.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens")
 def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) -> None:
     """Apply recorded events in order; each that cannot be read is an ``invalid_value`` violation."""
     try:
+        # Read as a whole first: an iterator that fails half-way has applied nothing.
         items = list(events)
     except Exception as error:  # noqa: BLE001  # no iterable, or one that raises
         what = f"record() takes an iterable of events; reading it raised {type(error).__name__}"
@@ -44,7 +45,7 @@ def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) 
 
 
 def _read(item: Any) -> tuple[str, dict[str, Any]] | None:
-    """Return the event's name and its fields; None of what is no event."""
+    """Return the event's name and its fields; None for anything else."""
     fields = dict(item) if is_a(item, Mapping) else {}
     given = fields.get("event")
     if not is_a(given, str):

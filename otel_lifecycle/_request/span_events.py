@@ -1,4 +1,8 @@
-"""The events of a request's span, kept until the span is written: bounded, except for boundaries."""
+"""The events of a request's span, kept until the span is written: bounded, except for boundaries.
+
+How it works.  Events wait here and go onto the span together at its end.  Added at once, they would be the oldest of a
+span that keeps 128 events and drops the oldest first, so a talkative server would push the boundaries out.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ class SpanEvents:
         """Keep an event: every boundary, and a bounded number of all others; the rest is counted."""
         if self.unseen:
             return
+        # Boundaries are few, at most one of each, and the breakdown by stage needs every one.
         if name not in BOUNDARY_EVENTS:
             if self.others >= MAX_OTHER_EVENTS:
                 self.dropped += 1

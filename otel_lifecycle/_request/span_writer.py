@@ -71,6 +71,7 @@ class SpanWriter:
         start: int,
     ) -> None:
         """Start the request span at ``start``, a reading of the request's clock."""
+        # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
         self.span = self._source.tracer.start_span(
             self._source.span_name(labels.operation, labels.model),
             claiming,
@@ -103,6 +104,7 @@ class SpanWriter:
 
     def exemplar_context(self) -> Context:
         """Return a context whose current span is the request's, for exemplars."""
+        # Without it a sample has no exemplar, or the trace of whichever request the thread works for.
         if self._exemplar is None:
             self._exemplar = set_span_in_context(NonRecordingSpan(self.span.get_span_context()), Context())
         return self._exemplar
@@ -131,6 +133,7 @@ class SpanWriter:
             span.add_link(link.context, link.attributes)
         if token_times:
             self._set_token_offsets(state.timeline)
+        # A cancellation stays UNSET, as the conventions say. No description: it could hold what the client sent.
         if verdict.outcome in ("failed", "timed_out"):
             span.set_status(Status(StatusCode.ERROR))
         if not state.unmarked:
@@ -141,6 +144,7 @@ class SpanWriter:
         """End the request span, and before it the stages that are still open because their end is not known."""
         end = self.end_time(state, ended_at)
         while self._live:
+            # Taken off first, so that an end that is interrupted and repeated ends no stage twice.
             _, live = self._live.popitem()
             live.span.end(min(end, (live.left or ended_at) + self._offset))
         self.span.end(end)
@@ -152,6 +156,7 @@ class SpanWriter:
         if terminal is None or ("terminal" in timeline.remote and timeline.clocks_apart()):
             terminal = ended_at
         began = state.anchor.monotonic if state.arrived is None else state.arrived
+        # The SDK exports an end before the start as it is, and backends show negative lengths.
         end: int = max(terminal, began) + self._offset
         return end
 

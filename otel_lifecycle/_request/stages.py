@@ -23,6 +23,7 @@ from otel_lifecycle.errors import ConfigurationError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Decode has no block: its first token begins it, and the end of the request ends it.
 STAGES: Final = ("queue", "preprocessing", "prefill")
 
 
@@ -52,6 +53,8 @@ class StageBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # A generator that is garbage is closed in whatever context the collector runs. Any other exit is in the context
+        # that was entered, and a mismatch there is worth OpenTelemetry's error log.
         if kind is GeneratorExit:
             detach_own(self._token)
         else:

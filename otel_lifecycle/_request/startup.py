@@ -1,4 +1,8 @@
-"""Cold starts: loading, compiling and warming up, recorded apart from requests."""
+"""Cold starts: loading, compiling and warming up, recorded apart from requests.
+
+How it works.  A phase is one span and, if it ends well, one sample.  It takes a processor by the same claim as a
+request does, and belongs to no request, so its sample has neither operation nor provider.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from otel_lifecycle._request.tracers import source_of
 from otel_lifecycle._runtime import Claim, runtime, with_claim
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
+# A span keeps 128 attributes, and a launch command may have hundreds of flags.
 MAX_PARAMETERS = 64
 
 
@@ -61,6 +66,7 @@ class Startup:
         self._phase = phase
         self._attributes = attributes
         self._provider = tracer_provider
+        # A stack, because one object may be entered again inside its own block.
         self._blocks: list[Any] = []
 
     def __enter__(self) -> None:
@@ -108,9 +114,11 @@ class Startup:
         context = with_claim(get_current(), claim)
         name = f"startup {self._phase}"
         span = source.tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=self._attributes)
+        # An unsampled span is seen by no processor; its sample still counts.
         assessor = claim.assessor or runtime().assessor_for(source.provider())
         began = perf_counter_ns()
         try:
+            # The type of an exception goes onto the span, never its message, which may hold a path or a token.
             with use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
         except BaseException as error:

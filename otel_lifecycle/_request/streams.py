@@ -168,6 +168,7 @@ def eager_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
         return (yield from sync_stream(lambda: source))
 
     begun = items()
+    # Up to the bare `yield`, so that closing or dropping it runs the handler.
     next(begun)
     return begun
 
@@ -186,6 +187,7 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
             try:
                 item = step()
                 if path is not None and (log := path._ts) is not None:
+                    # Not through `took`: this line runs for every token.
                     log.append(perf_counter_ns())
                 else:
                     source.took(item, marks)
@@ -194,11 +196,13 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
                 result = stop.value
                 break
             finally:
+                # While it is still current: this is what the step itself left attached.
                 inner = here()
                 leave(token)
             try:
                 sent = yield item
                 step = iterator.__next__ if sent is None else _into(iterator, "send", sent)
+            # The consumer has had enough: the handler below closes the iterable.
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable

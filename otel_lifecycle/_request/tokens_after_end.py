@@ -1,4 +1,4 @@
-"""Tokens that a backend produces after its request has ended: each of them wasted, together one violation.
+"""Tokens that a backend produces after its request has ended: each is wasted, and together they are one violation.
 
 They show a backend that goes on generating for a client that left.  The lag, from the end to the last of them, is
 recorded once they have settled.
@@ -38,6 +38,7 @@ class TokensAfterEnd:
     def add(self, count: object, at: int, now: int) -> None:
         """Add tokens of a mark; one of unknown size adds none, but its time counts."""
         self._uncounted += whole(count) or 0
+        # The lag counts to the time it was produced, the wait for more from the time it was noticed.
         self._last, self._noticed = at, now
 
     def take_from_path(self, now: int) -> bool:

@@ -1,4 +1,8 @@
-"""The tracer a request's spans come from, one for each provider, with the names its spans may have."""
+"""The tracer a request's spans come from, one for each provider, with the names its spans may have.
+
+How it works.  A :class:`TracerSource` is made once for each provider and found by it.  Names from outside pass through
+bounded sets; beyond a bound a name is ``_OTHER``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from otel_lifecycle._core.text import MAX_LENGTH, Bounded
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
 
+# Backends index span names, and clients choose the model.
 MAX_MODELS: Final = 32
 MAX_OPERATIONS: Final = 32
 MAX_PHASES: Final = 64
@@ -47,6 +52,7 @@ def _weak(provider: Any) -> Any:
     try:
         return weakref.ref(provider)
     except TypeError:
+        # A class with slots may allow no weak reference.
         return lambda: provider
 
 

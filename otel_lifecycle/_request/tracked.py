@@ -65,6 +65,7 @@ class TrackedRequest(MarkedRequest):
         if assessor is None or assessor.interference:
             shape, context = self.state.timeline.shape.name, self.writer.span.get_span_context()
             self.state.feed = self.ending.seat = take_seat(self.conditions, shape, self.state.arrived, context)
+        # Last, so that a sweep in another thread never finds it half open.
         self.ending.ticket = runtime().open_request(self)
 
     def _after_call(self) -> None:
@@ -182,6 +183,7 @@ class TrackedRequest(MarkedRequest):
             if not if_open:
                 self.ending.after_end(event)
             return False
+        # Before the event: what another thread appends from here on came after the end.
         late = state.release_tokens() if state.is_legal(event) else []
         if not (state.mark_remote(event, at_ns) if remote else state.mark(event, at_ns)):
             return False
@@ -191,6 +193,7 @@ class TrackedRequest(MarkedRequest):
 
     def end_incomplete(self, reason: str | None = None) -> None:
         """End a request that got no terminal event: it is no success and no failure, and that is a violation."""
+        # Raised out here: inside, the request would be left half closed.
         if self._run(self._end_incomplete, reason) and self.state.checker.strict:
             raise self.state.missing_terminal()
 
@@ -290,6 +293,7 @@ class TrackedRequest(MarkedRequest):
         self._settle()
         self.end(SHUTDOWN, if_open=True)
         self._flush()
+        # Last: this end itself is still counted.
         self.ending.silenced = True
 
     def _settle(self) -> None:
@@ -308,6 +312,7 @@ class TrackedRequest(MarkedRequest):
             above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
             self.ending.record_gaps(self._while_open(self.state.fold, above, most) or [])
             return
+        # An exception out of a signal handler may have broken its end off.
         if self.ending.interrupted:
             self.ending.finish()
         if self.ending.late.settled(now):
