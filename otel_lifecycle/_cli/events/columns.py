@@ -15,6 +15,7 @@ Unit = Literal["s", "ms", "us", "ns"]
 
 ID_KEYS: Final = ("request_id", "request", "id", "inference.request.id", "trace_id")
 EVENT_KEYS: Final = ("event", "name")
+# Only the first three may carry a unit: "t" with a unit would match other short names.
 TIME_KEYS: Final = ("timestamp", "time", "ts", "t")
 """The names a column may have, the first that is there; upper and lower case are the same."""
 
@@ -38,6 +39,7 @@ _SUFFIXES: Final[Mapping[str, Unit]] = {
     "nanoseconds": "ns",
 }
 _WITH_UNIT: Final = re.compile(rf"(?:{'|'.join(TIME_KEYS[:3])})[_ ]?[(\[]?({'|'.join(_SUFFIXES)})[)\]]?(?:_?utc)?")
+# Used for a hint only; a column is never taken for the time by a guess.
 _LIKE_TIME: Final = re.compile(r"time|stamp|date|clock|(?:^|_)ts(?:_|$)", re.IGNORECASE)
 
 
@@ -90,8 +92,10 @@ def time_in(raw: Any, unit: Unit) -> int | float | None:
     """
     if raw is None:
         return None
+    # To isinstance a bool is an int.
     number = isinstance(raw, (int, float)) and not isinstance(raw, bool)
     found: int | float = raw if number else _parsed(str(raw).strip(), unit)
+    # In the log's unit, so that the check does not turn large integers into floats of nanoseconds first.
     if not (math.isfinite(found) and abs(found) < LATEST / NANOSECONDS[unit]):
         raise ValueError(f"no time: {raw!r:.40}")
     return found
@@ -101,6 +105,7 @@ _NUMBER_WITH_UNIT: Final = re.compile(rf"([+-]?\d+(?:\.\d+)?)\s*({'|'.join(_SUFF
 
 
 def _parsed(text: str, unit: Unit) -> int | float:
+    # Before float: epoch nanoseconds have more digits than a float holds.
     if text.lstrip("+-").isdecimal():
         return int(text)
     try:
@@ -110,9 +115,11 @@ def _parsed(text: str, unit: Unit) -> int | float:
     with_unit = _NUMBER_WITH_UNIT.fullmatch(text)
     if with_unit is not None:
         return _scaled(_whole_or_float(with_unit[1]) * NANOSECONDS[_SUFFIXES[with_unit[2]]], unit)
+    # Python 3.10 does not read the suffix Z.  A time without a zone is taken as UTC.
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    # In integers: a float of epoch seconds does not hold nanoseconds exactly.
     nanoseconds = ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1000
     return _scaled(nanoseconds, unit)
 

@@ -25,6 +25,7 @@ from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._cli.text import shorten
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 
+# A log interleaves requests, and one that crashed never ends.  Together these bounds limit what is held.
 OPEN: Final = 100_000
 """Requests without an end that are held at a time; the one that was silent longest is closed to make room."""
 LINGER: Final = 10_000
@@ -33,6 +34,7 @@ MAX_TOKENS: Final = 2**18
 """Tokens of one request.  Each of them becomes a time of its own, and a log can claim thousands in one short line."""
 
 
+# Only these events carry a count that is turned into single times.
 _TOKENS: Final = frozenset({"token", "first_token"})
 
 
@@ -78,6 +80,7 @@ def _grouped(lines: Iterable[LogLine], tally: Tally) -> Iterator[Log]:
     open_: OrderedDict[str | None, Log] = OrderedDict()
     ended: OrderedDict[str | None, Log] = OrderedDict()
     for line in lines:
+        # An ended request is kept a while: a late event is its violation, not the start of another request.
         log = ended.get(line.request) or open_.setdefault(
             line.request, Log(request=line.request, unit=line.unit, source=line.source, line=line.line)
         )
@@ -101,6 +104,7 @@ def _grouped(lines: Iterable[LogLine], tally: Tally) -> Iterator[Log]:
 def _counted(log: Log, line: LogLine, tally: Tally) -> bool:
     """Add the tokens of a line to those of its request; False, and counted, where these are too many to be held."""
     count = line.event.get("count", 1)
+    # Every event costs memory, so any of them counts as at least one.
     tokens = log.tokens + max(1, count if count is not None and line.event["event"] in _TOKENS else 1)
     if tokens > MAX_TOKENS:
         tally.add("unreadable_line", f"{line.source}:{line.line}: more than {MAX_TOKENS:,} tokens of one request")
@@ -125,6 +129,7 @@ class LogFile:
     def lines(self, progress: Callable[[int], None] | None) -> Iterator[LogLine]:
         """Yield its events; NotATrace where there is none."""
         problem = "it has no event"
+        # The counter sits below the decompression: progress is in bytes of the file.
         with _opened(self._source) as raw:
             packed = io.BufferedReader(Counted(raw, progress), CHUNK)
             if not packed.peek(1):
@@ -135,6 +140,7 @@ class LogFile:
                 for number, row, broken in Rows(unpacked(packed)):
                     try:
                         yield self._line(number, row, broken)
+                    # One bad line does not end the file; it is counted with its place.
                     except (ValueError, TypeError, OverflowError) as error:
                         problem = str(error)
                         self._tally.add("unreadable_line", f"{self._source}:{number}: {error}")
@@ -153,6 +159,7 @@ class LogFile:
         if not isinstance(row, Mapping):
             raise ValueError("not an object")
         names = tuple(row)
+        # Lines of JSON may differ in their keys, and most do not: the columns are only found anew when they change.
         if names != self._names:
             self._names, self._columns = names, columns_of(names)
         taken = self._taken(row, number)
@@ -166,6 +173,7 @@ class LogFile:
         if columns.event is None:
             raise ValueError(f"no {' or '.join(EVENT_KEYS)}")
         name, unit = str(row[columns.event]), columns.unit or self._unit
+        # "name" is also a column of traces and of other logs; "event" is not, so a wrong one there is a violation.
         if name not in EVENTS and columns.event.lower() == "name":
             raise ValueError(f"no event of any lifecycle: {name!r:.40}")
         event: dict[str, Any] = {
@@ -200,6 +208,7 @@ class Unnamed:
         else:
             self._pending += 1
             self._arrivals += line.event["event"] == "arrive"
+        # One request without any id is a legal log; ids elsewhere in it or a second arrival show a missing id.
         if self._pending and (self._named or self._arrivals > 1):
             where = f"{self._source}:{line.line}: none of {', '.join(ID_KEYS[:-1])} or {ID_KEYS[-1]}"
             columns = f" among its columns ({shorten(', '.join(line.attributes), 100)})" if line.attributes else ""
@@ -236,6 +245,7 @@ class Timeless:
 
 def _opened(source: str) -> io.FileIO:
     try:
+        # The descriptor itself, as for files: the reader has a buffer of its own, and closing it leaves stdin open.
         return io.FileIO(0, closefd=False) if source == "-" else io.FileIO(source)
     except OSError as error:
         raise Unusable(f"{source}: {error.strerror or error}") from error

@@ -15,11 +15,13 @@ from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._version import __version__
 
+# One line a batch, as exporters send them; readers hold a whole line in memory.
 BATCH: Final = 128
 KEPT: Final = frozenset(
     {"arrive", "admit", "input_ready", "first_token", "output", "complete", "cancel", "timeout", "fail"}
 )
 """Events that go out one by one; tokens go out summarised, as everywhere."""
+# Enum numbers: OTLP JSON does not allow their names.
 _SERVER, _INTERNAL, _ERROR = 2, 1, 2
 
 
@@ -76,6 +78,7 @@ def _name(own: Mapping[str, Any]) -> str:
 
 def _violation(one: Replayed, number: int) -> dict[str, Any]:
     breach, span = one.request.breaches[number], one.span
+    # A span event needs a time; TIME_KNOWN below marks it as a stand-in.
     at = span.end_ns if breach.offset is None else one.request.start_ns + round(breach.offset * 1e9)
     told = {
         semconv.VIOLATION_KIND: breach.kind,
@@ -109,6 +112,7 @@ def _stages(one: Replayed) -> Iterator[dict[str, Any]]:
             continue
         yield {
             "traceId": one.span.trace_id,
+            # Derived and not random, so that the same log gives the same spans.
             "spanId": f"{int(one.span.span_id, 16) ^ number:016x}",
             "parentSpanId": one.span.span_id,
             "name": stage.name,
@@ -137,6 +141,7 @@ def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
+        # 64-bit integers are strings in OTLP JSON.
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": value}

@@ -34,7 +34,7 @@ _USAGE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came of a request: ``report``, ``metrics`` and ``outcome`` in the log's unit, and the same as a request."""
+    """A replayed request: ``report``, ``metrics`` and ``outcome`` in the log's unit, and the same as a span."""
 
     log: Log
     report: Mapping[str, Any]
@@ -61,6 +61,7 @@ class Replayed:
 
 def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
     """Replay a request; ``offset_ns`` is added to times that are no epoch, where spans need one."""
+    # Twice: the user sees times in the log's own unit, without rounding; spans need epoch nanoseconds.
     report = _report(log, shape, lambda time: time)[0]
     metrics = compute_request_metrics(report)
     in_ns, replay = _report(log, shape, lambda time: None if time is None else _epoch_ns(time, log.unit, offset_ns))
@@ -106,6 +107,7 @@ def _usage(log: Log) -> dict[str, int]:
     found = {}
     for name, key in _USAGE.items():
         given = log.attributes.get(key, log.attributes.get(name))
+        # CSV gives text.  Anything but a plain count is left out, as it is on a span.
         if given is not None and str(given).isdecimal() and int(given) <= MOST:
             found[name] = int(given)
     return found
@@ -113,6 +115,7 @@ def _usage(log: Log) -> dict[str, int]:
 
 def _finished(log: Log, report: Report, replay: Replay) -> Finished:
     status, reason = report["status"], log.attributes.get("reason", log.attributes.get(semconv.END_REASON))
+    # The closed list of the wire: free text would make an unbounded number of metric series.
     told = None if reason is None else str(reason) if str(reason) in semconv.REASONS else semconv.OTHER
     return Finished(
         report=report,
@@ -139,11 +142,12 @@ def _span(log: Log, offset_ns: int) -> Span:
             {key: event[key] for key in ("count", "choice") if event.get(key) is not None},
         )
         for event in log.events
-        # What happened at an unknown time has no place on a span.
+        # An event at an unknown time has no place on a span.
         if event["timestamp"] is not None
     ]
+    # A log without times still gives a span, of no length.
     times = [event.time_ns for event in events] or [offset_ns]
-    # Of what was logged alone, so that the same log gives the same trace whenever it is replayed.
+    # Derived from the logged values only, so that the same log gives the same trace at each replay.
     identity = hashlib.sha256(repr((log.request, log.events)).encode("utf-8", "replace")).hexdigest()
     named = {} if log.request is None else {semconv.REQUEST_ID: log.request}
     return Span(

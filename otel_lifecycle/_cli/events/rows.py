@@ -50,12 +50,14 @@ class Rows:
 
     def _next(self) -> bytes:
         """Return the next line, no more than :data:`MAX_LINE` of it; nothing at the end."""
+        # One byte more than allowed, to tell a line of exactly the limit from a longer one.
         line = self._stream.readline(MAX_LINE + 1)
         self._line += bool(line)
         if len(line) > MAX_LINE:
             self._long.append(self._line)
             while line and not line.endswith(b"\n"):
                 line = self._stream.readline(MAX_LINE)
+            # An empty line in its place keeps the line numbers right.
             return b"\n"
         return line
 
@@ -77,6 +79,7 @@ class Rows:
 
     def _csv(self, first: bytes) -> Iterator[NumberedRow]:
         """Yield the rows of RFC 4180: a quoted cell may hold line breaks, so a row may be several lines."""
+        # The module's default of 128 KiB is smaller than a line that is read here.
         csv.field_size_limit(min(MAX_LINE, sys.maxsize))
         reader = csv.reader(self._texts(first))
         head, began = None, self._line
@@ -90,6 +93,7 @@ class Rows:
             else:
                 if head is None:
                     head = cells
+                # An empty cell is unknown, not an empty text.  A row of another length loses only the rest.
                 elif cells:
                     yield NumberedRow(began, {key: cell for key, cell in zip(head, cells, strict=False) if cell != ""})
             yield from self._too_long()

@@ -1,1 +1,1 @@
-"""What a workload amounts to, gathered request by request in bounded memory."""
+"""The figures of a workload, gathered request by request in bounded memory."""

@@ -1,4 +1,4 @@
-"""Under what conditions a workload ran: what of it must be equal before two runs may be compared."""
+"""The conditions of a workload: what must be equal before two runs are compared."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Condition -> the attributes it is read from, the first that is there."""
 
+# A value may be an id by mistake; the counts must not grow with the requests.
 MAX_VALUES: Final = 32
 """Different values of one condition that are kept apart."""
 
 
 class Conditions:
-    """How often each value of each condition came."""
+    """The count of each value of each condition."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in KEYS}
@@ -59,6 +60,7 @@ class Conditions:
         """Take conditions that no request states from elsewhere, for so many requests."""
         for name, keys in KEYS.items():
             stated = next((attributes[key] for key in keys if key in attributes), None)
+            # What a request states is nearer to it than what its server stated at start.
             if stated is not None and number and not self.counts[name]:
                 self.counts[name][str(stated)] = number
 

@@ -30,7 +30,7 @@ LENGTHS: Final = ("input_tokens", "output_tokens", "cached_tokens", "batch_size"
 
 
 def report_of(workload: Workload, sources: Iterable[str]) -> Document:
-    """Return the report.  Times in seconds, rates between 0 and 1, throughput per second; None is: nothing to say."""
+    """Return the report.  Times in seconds, rates between 0 and 1, throughput per second; None is unknown."""
     main, sources = workload.main, list(sources)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _warnings(workload: Workload, sources: Iterable[str]) -> list[str]:
-    """Return what must be known before any figure is believed."""
+    """Return what a reader must know before using any figure."""
     told = []
     if any(source.startswith(("http://", "https://")) for source in sources):
         told.append(SAMPLED)
@@ -105,6 +105,7 @@ def instant(seconds: float) -> str:
 def _window(workload: Workload) -> Document:
     span = span_of_time(workload)
     return {
+        # A window without a request has no bounds rather than those of the epoch.
         "start": None if span is None else instant(span[0]),
         "end": None if span is None else instant(span[1]),
         "seconds": None if span is None else span[1] - span[0],
@@ -166,11 +167,13 @@ def _latency(workload: Workload) -> Document:
     main = workload.main
     told = {name: main.distribution(name) for name in LATENCIES}
     gaps, how = summary(main.gaps), "every gap of the requests whose token times tell their gaps"
+    # Spans first: their gaps are exact, those of the metric lie anywhere within a bucket.
     if not main.gaps.n:
         from_metric = workload.resources.inter_token_latency()
         gaps = from_metric or gaps
         how = "every gap, from the histogram metric; quantiles within a bucket" if from_metric else "no gaps recorded"
     within = {name: main.distribution(name) for name in WITHIN}
+    # Buckets differ in width, so the metric's quantiles have no single error.
     error = RELATIVE_ERROR if main.gaps.n else None
     return {
         **told,
@@ -194,6 +197,7 @@ def _output(workload: Workload) -> Document:
         "timed_out": main.outcomes["timed_out"],
         "timeout_rate": main.rate(main.outcomes["timed_out"]),
         "seconds": seconds,
+        # None, not 0: a window of no length has no throughput.
         "request_throughput": main.outcomes["completed"] / seconds if seconds else None,
         "token_throughput": tokens.total / seconds if seconds and tokens.n else None,
         "output_tokens": int(tokens.total) if tokens.n else None,
@@ -205,6 +209,7 @@ def _output(workload: Workload) -> Document:
         "in_flight_peak": peak_in_flight,
         "illegal": main.notes["illegal"],
         "breaches": dict(main.breaches.most_common()),
+        # The metric first: our spans end before late tokens are known, only replayed ones show them.
         "wasted_tokens": main.notes["wasted_tokens"] if wasted is None else wasted,
         "cancel_lag": workload.resources.cancel_lag(),
         "completed_without_client": main.notes["completed_without_client"],

@@ -18,6 +18,7 @@ from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.sources.tally import MAX_NOTES
 from otel_lifecycle._core.slo import WHOLE, Slo
 
+# numpy's cost per call is spread over the batch; smaller ones spend their time in calls.
 BATCH: Final = 4096
 """Rows gathered before they are added up together."""
 SAMPLE: Final = 50_000
@@ -25,7 +26,6 @@ SAMPLE: Final = 50_000
 GROUP_SAMPLE: Final = 5_000
 """The same for one group among many."""
 
-"""Reasons of a failure that mean the server refused to take the request up."""
 YEAR: Final = 366 * 86_400.0
 """Seconds from the middle of a run, and from all that is known of it, beyond which a time is a wrong clock."""
 
@@ -99,6 +99,7 @@ class Evidence:
             return
         if self._slo is not None:
             met = self._slo.judge(request.seconds, completed=request.outcome == "completed")[WHOLE]
+        # No objective could be judged: the request counts neither as met nor as missed.
         if met is not None:
             self.slo_judged += 1
             self.slo_met += met
@@ -127,12 +128,15 @@ class Evidence:
                 sketch.add(batch[:, INDEX[name]])
             completed = batch[:, INDEX["completed"]] == 1
             self._completed_e2e.add(batch[completed, INDEX["e2e"]])
+            # The sketches above take no instants, so rows with a wrong clock count there like all others.
             told = self._extend(batch)
+            # Only requests with every boundary, or the stages would be means of different requests.
             whole = batch[batch[:, INDEX["whole_breakdown"]] == 1]
             for stage, sketch in self._stages.items():
                 sketch.add(whole[:, INDEX[STAGE_METRIC[stage]]])
             self.timeline.add(told)
             self._fly(told[:, INDEX["start"]], told[:, INDEX["end"]])
+            # After _extend, which moves wrong instants: the sample feeds the search for patterns of arrival.
             self.sample.add(batch)
         if self._pending_passing:
             passing: Floats = np.array(self._pending_passing)
@@ -144,11 +148,12 @@ class Evidence:
             self._pending_gaps.clear()
 
     def _fly(self, starts: Floats, ends: Floats) -> None:
+        # Groups show no peak, and 16 bytes a request for each of them would add up.
         if not self._part:
             self.in_flight.add(starts, ends)
 
     def _extend(self, batch: Floats) -> Floats:
-        """Take the batch's believable times into the span from the first arrival to the last end; return their rows.
+        """Extend the span from the first arrival to the last end by the batch's plausible times; return their rows.
 
         The other rows of the batch are moved into that span: one wrong clock would else make all others arrive at once.
         """
@@ -208,7 +213,7 @@ class Evidence:
         return summary(self._stages[stage], whole[:, INDEX[STAGE_METRIC[stage]]] if self.exact else None)
 
     def completed_e2e(self) -> dict[str, Any]:
-        """Return the same of E2E over the completed requests only: a quick failure is no quick answer."""
+        """Return the same of E2E over the completed requests only: a quick failure is not a quick answer."""
         rows = self.sample.rows()
         done = rows[rows[:, INDEX["completed"]] == 1]
         return summary(self._completed_e2e, done[:, INDEX["e2e"]] if self.exact else None)
@@ -232,4 +237,5 @@ class Evidence:
 
     def mean_shares(self) -> dict[str, float]:
         """Return the mean share of every stage over the requests with complete boundaries; empty of none."""
+        # A mean of shares, not a share of sums: a long request must not speak for all.
         return {stage: self.share_sums[stage] / self.shared for stage in STAGES} if self.shared else {}

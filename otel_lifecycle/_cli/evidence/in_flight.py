@@ -16,6 +16,7 @@ class InFlight:
     """
 
     def __init__(self) -> None:
+        # Not a list: a float object takes 24 bytes and its reference eight more.
         self._starts = array("d")
         self._ends = array("d")
 
@@ -30,15 +31,17 @@ class InFlight:
         return np.sort(starts), np.sort(np.maximum(ends, np.nextafter(starts, np.inf)))
 
     def within(self, start: float, end: float) -> tuple[float | None, int | None]:
-        """Return the mean and the peak number between two times; None of no request, and of no time.
+        """Return the mean and the peak number between two times; None without requests, and for a window of no length.
 
         The peak counts what was in flight at ``start`` and whatever arrived from then on, up to ``end``.
         """
         if not self._starts:
             return None, None
         starts, ends = self._sorted()
+        # The area under the level is the sum of all stays, so no grid is needed for the mean.
         spent = float(np.clip(ends, start, end).sum() - np.clip(starts, start, end).sum())
         arrived = np.arange(1, len(starts) + 1)
+        # The level only rises at arrivals, so its peak lies at one of them, or at the window's start.
         level = arrived - np.searchsorted(ends, starts, side="right")
         inside = (starts >= start) & (starts <= end)
         at_start = int(np.searchsorted(starts, start, side="right") - np.searchsorted(ends, start, side="right"))

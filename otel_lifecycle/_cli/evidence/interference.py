@@ -1,4 +1,4 @@
-"""What held requests up beside their own work: waits, stalls and company, added up over a set of requests."""
+"""Delays of requests beyond their own work: waits, stalls and company, summed over a set of requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ STALLS: Final = {
 }
 COMPANY: Final = {"prefill": semconv.COMPANY_PREFILL, "decode": semconv.COMPANY_DECODE}
 MAX_CULPRITS: Final = 4096
-"""Requests that held others up, kept one by one; when there are more, those with the least time go."""
+"""Requests that delayed others, kept one by one; beyond it, those with the least time are dropped."""
+# A table for people; all links are in the spans.
 SHOWN: Final = 5
 
 Culprit = tuple[str, str, str]
@@ -45,6 +46,7 @@ class InterferenceSums:
     def add(self, request: Request) -> None:
         """Take a request into account."""
         told = request.attributes
+        # The processor writes all parts of the split or none; one of them shows that there is a split.
         if QUEUE["idle"] in told and "queue_wait" in request.seconds:
             self._counts["queue"] += 1
             self._queue["wait"] += request.seconds["queue_wait"]
@@ -65,6 +67,7 @@ class InterferenceSums:
         told = request.attributes
         count = told[semconv.STALL_COUNT]
         self._counts["stalls"] += 1
+        # A count of 0 is evidence: the request was watched and had no stall.
         self._counts["stalled"] += bool(count)
         self._stalls["count"] += count
         self._stalls["decode_time"] += request.seconds.get("decode_time", 0.0)
@@ -78,11 +81,13 @@ class InterferenceSums:
 
     def _blame(self, trace_id: str, span_id: str, told: Any) -> None:
         time = told.get(semconv.LINK_TIME)
+        # Links of other libraries have no time; they blame nobody.
         if not isinstance(time, (int, float)) or isinstance(time, bool):
             return
         culprit = (trace_id, span_id, str(told.get(semconv.REQUEST_ID) or ""))
         self._culprits[culprit] += time
         self._victims[culprit] += 1
+        # Cut at twice the size, so that the sort is rare.
         if len(self._culprits) > 2 * MAX_CULPRITS:
             kept = self._most(MAX_CULPRITS)
             self._victims = Counter({name: self._victims[name] for name, _ in kept})

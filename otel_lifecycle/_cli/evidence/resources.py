@@ -1,4 +1,4 @@
-"""What only metrics tell of a run: memory, cache and device use, tokens produced in vain, single gaps, cold start."""
+"""What only metrics contain: memory, cache and device use, wasted tokens, single gaps, cold start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.sources.spans import MetricPoint, Span
 
+# Reduced to peak and mean at once: points come every few seconds for hours.
 GAUGES: Final = {
     semconv.CACHE_USAGE.name: "share of the key-value cache in use",
     semconv.MEMORY_USED.name: "memory in use, bytes",
@@ -36,6 +37,7 @@ class Resources:
 
     def add(self, point: MetricPoint) -> None:
         """Take a point into account; those of traffic that is not live stand apart, as its spans do."""
+        # Only traffic that is not live carries the attribute.
         if semconv.TRAFFIC in point.attributes or point.time_ns > self._end:
             return
         early = point.time_ns <= self._start
@@ -45,13 +47,14 @@ class Resources:
             self._gauge(point, point.value)
 
     def _points(self, name: str) -> list[MetricPoint]:
-        """Return what each series of a metric amounts to."""
+        """Return the total of each series of a metric."""
         before = self._before.get(name, {})
         return [_less(point, before.get(key)) for key, point in self._series.get(name, {}).items()]
 
     def _gauge(self, point: MetricPoint, value: float) -> None:
         labels = ", ".join(f"{key}={item}" for key, item in sorted(point.attributes.items()))
         key = (point.name, labels)
+        # Known series go on; dropping points of them instead would bend their means.
         if key not in self._gauges and len(self._gauges) >= MAX_SERIES:
             return
         kept = self._gauges.setdefault(key, {"count": 0, "peak": value, "total": 0.0})
@@ -78,6 +81,7 @@ class Resources:
 
     def phases(self) -> list[dict[str, Any]]:
         """Return phase, count, mean and longest of the cold start, from spans or else from the metric."""
+        # Spans have the single durations; the metric only their sum, and both would count each phase twice.
         if self._phases:
             return [_phase(phase, len(all_), sum(all_), max(all_)) for phase, all_ in sorted(self._phases.items())]
         points = self._points(semconv.STARTUP_DURATION.name)
@@ -88,7 +92,7 @@ class Resources:
         ]
 
     def wasted_tokens(self) -> int | None:
-        """Return the tokens produced after their request had ended; None where no metric tells."""
+        """Return the tokens produced after their request had ended; None if no metric counts them."""
         points = [
             point
             for point in self._points(semconv.TOKENS.name)
@@ -104,11 +108,13 @@ class Resources:
     def inter_token_latency(self) -> dict[str, Any] | None:
         """Return count, mean and interpolated quantiles of every gap, from its histogram."""
         points = [point for point in self._points(semconv.INTER_TOKEN_LATENCY.name) if point.count]
+        # Histograms with other bounds cannot be added.
         if not points or len({(point.edges, len(point.buckets)) for point in points}) != 1:
             return None
         buckets = [sum(column) for column in zip(*(point.buckets for point in points), strict=True)]
         edges = points[0].edges
         quantiles = {name: _bucket_quantile(edges, buckets, q) for name, q in _QUANTILES}
+        # Buckets do not hold the largest value, and the last edge is no maximum.
         return {**_moments(points), **quantiles, "max": None}
 
 
@@ -139,7 +145,8 @@ def _keep(kept: dict[str, dict[str, MetricPoint]], point: MetricPoint) -> None:
 
 
 def _less(point: MetricPoint, before: MetricPoint | None) -> MetricPoint:
-    """Return what a cumulative series has gained since a point; all of it where it began anew in between."""
+    """Return the increase of a cumulative series since a point; its whole value if it was reset in between."""
+    # A counter that fell has been reset by a restart.
     if before is None or not point.cumulative or _size(before) > _size(point):
         return point
     return replace(
@@ -168,6 +175,7 @@ def _joined(before: MetricPoint, point: MetricPoint) -> MetricPoint:
         count=None if point.count is None else (before.count or 0) + point.count,
         total=_plus(before.total, point.total),
         edges=point.edges,
+        # Not strict: a point without buckets is legal, and a sum with one has none.
         buckets=tuple(map(sum, zip(before.buckets, point.buckets, strict=False))),
         cumulative=False,
     )
@@ -182,6 +190,7 @@ def _bucket_quantile(edges: tuple[float, ...], buckets: list[int], q: float) -> 
     rank, below = q * sum(buckets), 0
     for number, count in enumerate(buckets):
         if count and below + count >= rank:
+            # The last bucket has no upper edge to interpolate to.
             if number == len(edges):
                 return edges[-1] if edges else None
             lower = edges[number - 1] if number else 0.0

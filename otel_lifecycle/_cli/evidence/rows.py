@@ -39,10 +39,11 @@ SKETCHED: Final = COLUMNS[2 : COLUMNS.index("completed")]
 """The columns whose distribution is kept; the first two are instants, the last ones flags."""
 TERMINATED: Final = ("completed", "cancelled", "timed_out", "failed")
 REJECTIONS: Final = frozenset({"queue_full", "rate_limited"})
-"""Reasons of a failure that mean the server refused to take the request up."""
+"""Reasons of a failure that mean the server refused the request."""
 
 Row = tuple[float, ...]
 
+# NaN and not None, so that a row fits a float array; every reader filters it.
 _NAN: Final = float("nan")
 _CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 _STALL: Final = "inference.stall.prefill"
@@ -63,12 +64,14 @@ def row_of(request: Request) -> Row:
         itl.get("max", _NAN),
         _number(request.input_tokens),
         _number(request.output_tokens),
+        # Attributes of foreign spans can have any type.
         _number(attributes.get(_CACHED)),
         _number(request.preempted),
         _number(attributes.get(_BATCH)),
         _number(attributes.get(_CONCURRENCY)),
         _stall_share(request),
         1.0 if outcome == "completed" else 0.0,
+        # Shares exist only for a completed request with every boundary.
         1.0 if request.shares else 0.0,
         1.0 if outcome in TERMINATED else 0.0,
         1.0 if outcome == "timed_out" else 0.0,
@@ -99,6 +102,7 @@ class Sample:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._rows: Floats = np.empty((0, len(COLUMNS)))
+        # A fixed seed: the same file gives the same report.
         self._random = np.random.default_rng(0)
         self.seen = 0
 
@@ -114,6 +118,7 @@ class Sample:
             self._rows = np.concatenate([self._rows, batch[:room]])
         late = batch[room:]
         if len(late):
+            # Row number n replaces a slot with the probability capacity / (n + 1).
             first = max(self.seen, self._capacity)
             slots = self._random.integers(0, np.arange(first, first + len(late)) + 1)
             kept = slots < self._capacity

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 GROWTH: Final = 1.01
 RELATIVE_ERROR: Final = 0.005
 """Of a quantile: half the width of a bin, to first order."""
+# From a nanosecond to four months, and as token counts up to ten million: every column fits the same bins.
 SMALLEST: Final = 1e-9
 LARGEST: Final = 1e7
 _LOG: Final = math.log(GROWTH)
@@ -48,6 +49,7 @@ class Sketch:
         self.total += float(known.sum())
         self.minimum = min(self.minimum, float(known.min()))
         self.maximum = max(self.maximum, float(known.max()))
+        # A logarithm has no bin for 0.
         positive = known[known >= SMALLEST]
         self.zeros += known.size - positive.size
         index = np.floor(np.log(np.minimum(positive, LARGEST) / SMALLEST) / _LOG).astype(np.int64)
@@ -67,6 +69,7 @@ class Sketch:
             return max(self.minimum, 0.0)
         bin_ = int(np.searchsorted(np.cumsum(self.counts), rank - self.zeros, side="right"))
         middle: float = SMALLEST * GROWTH ** (bin_ + 0.5)
+        # A bin's middle can lie outside all samples; the exact extremes bound it.
         return min(max(middle, self.minimum), self.maximum)
 
 

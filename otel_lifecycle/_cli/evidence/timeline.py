@@ -1,4 +1,4 @@
-"""What happened when, on a grid of fixed size that widens its bins as the time it covers grows."""
+"""Counts and sums over time, on a grid of fixed size whose bins widen as the covered time grows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from otel_lifecycle._cli.evidence.rows import INDEX
 from otel_lifecycle._cli.evidence.sketch import Floats
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
 
+# 2048 columns are finer than any chart; the grid of 13 fields stays at about 200 KB, however long the run is.
 BINS: Final = 2048
 FINEST: Final = 1 / 64
 """Seconds of a bin before the first widening; every width is a power of two times it."""
@@ -52,7 +53,7 @@ class Timeline:
         return self._grid[:, _AT[name]]
 
     def add(self, rows: Floats) -> None:
-        """Add requests, in any order; those without a believable time are left out."""
+        """Add requests, in any order; those without a plausible time are left out."""
         rows = rows[rows[:, INDEX["start"]] > EARLIEST]
         if not len(rows):
             return
@@ -67,6 +68,7 @@ class Timeline:
 
     def add_passing(self, starts: Floats, ends: Floats) -> None:
         """Add what is in flight between these times, of requests that are counted in nothing else."""
+        # As in ``add``: one clock that was never set would widen every bin.
         believed = starts > EARLIEST
         starts, ends = starts[believed], ends[believed]
         if len(starts):
@@ -101,6 +103,7 @@ class Timeline:
         while True:
             first = min(self._first, math.floor(earliest / self.width))
             last = max(self._first + len(self._grid) - 1, math.floor(latest / self.width))
+            # Widths are powers of two, so the bins of two batches always line up after widening.
             if last - first < BINS:
                 break
             self._widen()
@@ -110,9 +113,10 @@ class Timeline:
 
     def _widen(self) -> None:
         """Join the bins in pairs."""
+        # Pairs begin at even bins, or a second widening would join other neighbours.
         grid = np.pad(self._grid, ((self._first % 2, 0), (0, 0)))
         grid = np.pad(grid, ((0, len(grid) % 2), (0, 0)))
-        # What is said from the start of the right half is said from the start of the pair.
+        # Offsets of the right half now count from the start of the pair.
         for count, offset in (("arrivals", "arrival_offset"), ("ends", "end_offset")):
             grid[1::2, _AT[offset]] += grid[1::2, _AT[count]] * self.width
         self._grid = grid[0::2] + grid[1::2]
@@ -122,6 +126,7 @@ class Timeline:
     def in_flight(self) -> Floats:
         """Return the mean number of requests in flight, bin by bin."""
         arrivals, ends = self.field("arrivals"), self.field("ends")
+        # Offsets within the bin make the level exact on average: a request counts for the part of the bin it was there.
         before = np.concatenate([[0.0], np.cumsum(arrivals - ends)[:-1]])
         arrived = arrivals * self.width - self.field("arrival_offset")
         left = ends * self.width - self.field("end_offset")
@@ -146,6 +151,7 @@ class Timeline:
         occupied = np.flatnonzero(counts)
         if not len(occupied):
             return None
+        # From the first to the last arrival: empty bins beyond them are no pauses.
         counts = counts[occupied[0] : occupied[-1] + 1]
         stride = max(1, math.ceil(mean * len(counts) / counts.sum()))
         usable = len(counts) // stride * stride

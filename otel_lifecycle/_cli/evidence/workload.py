@@ -1,4 +1,4 @@
-"""A whole workload: what is to be judged, what stands apart from it, and the same by class and by group."""
+"""A whole workload: the requests to judge, those kept apart, and the same by class and by group."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import Tally
 from otel_lifecycle._core.slo import Slo
 
+# Each group has an own sample and sketches; the rest is grouped as ``_OTHER``.
 MAX_GROUPS: Final = 50
 MAX_ABNORMAL: Final = 1000
 MAX_ALIKE: Final = 50
@@ -33,7 +34,7 @@ SLOWEST: Final = 10
 OPEN: Final = (-1, 2**63 - 1)
 """The two ends of a window that are open, in epoch nanoseconds: nothing lies beyond them."""
 UNTOLD: Final = "(none)"
-"""The group of the requests that do not bear the attribute."""
+"""The group of the requests without the attribute."""
 
 SHORT: Final = {
     "model": semconv.GEN_AI_REQUEST_MODEL,
@@ -94,7 +95,7 @@ class Workload:
     _slowest: list[tuple[float, int, Request]] = field(default_factory=list)
 
     def add(self, request: Request) -> None:
-        """Take a request into account, where it belongs."""
+        """Count a request in the part that it belongs to."""
         window = self.settings.window
         if window is not None and not window[0] < request.end_ns <= window[1]:
             self.outside_window += 1
@@ -109,11 +110,13 @@ class Workload:
 
     def _pass_by(self, request: Request, window: tuple[int, int]) -> None:
         """Count a request that ended after the window as in flight up to the window's end."""
+        # The limit of a year keeps a wrong clock from stretching the timeline.
         over = window[1] < request.end_ns < window[1] + YEAR * 1e9
         if request.start_ns < window[1] and over and request.role == "whole" and request.traffic == "live":
             self.main.add_passing(request.start_ns * 1e-9, window[1] * 1e-9)
 
     def _live(self, request: Request) -> None:
+        # Built once and shared by the whole, the class and the group.
         row = row_of(request)
         self.main.add(request, row)
         label = request.attributes.get(semconv.WORKLOAD)
@@ -144,6 +147,7 @@ class Workload:
         seconds = request.seconds.get("e2e")
         if seconds is None or request.outcome != "completed":
             return
+        # The running total breaks ties: requests do not compare.
         entry = (seconds, self.main.total, request)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, entry)
@@ -162,7 +166,7 @@ class Workload:
             *(e for parts in (self.apart, self.roles, self.classes, self.groups) for e in parts.values()),
         ):
             evidence.flush()
-        # What the server said once, when it started, holds for every request of it.
+        # What the server stated at its start holds for each of its requests.
         self.main.conditions.adopt(self.resources.launch, self.main.total)
         self.tally.read["requests"] = self.main.total
         self.tally.add("no_end", number=self.main.outcomes["incomplete"])
@@ -176,7 +180,7 @@ def _far_from_the_rest(times: tuple[float, float]) -> str:
 
 
 def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
-    """Return the workload that some spans and metric points amount to."""
+    """Return the workload of some spans and metric points."""
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo), resources=Resources(settings.window))
     with _no_cycles():
         _gather(items, workload)
@@ -186,8 +190,9 @@ def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
 
 @contextmanager
 def _no_cycles() -> Iterator[None]:
-    """Spare the collector millions of short-lived values, none of which is in a cycle: a third of the time."""
+    """Turn the cycle collector off: it takes a third of the time, and none of the millions of values is in a cycle."""
     enabled = gc.isenabled()
+    # Restored afterwards: this may run inside another program's process.
     gc.disable()
     try:
         yield

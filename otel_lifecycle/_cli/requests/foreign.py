@@ -1,4 +1,4 @@
-"""A span of another library that carries lifecycle events: judged exactly as the processor would have done live."""
+"""A span of another library that carries lifecycle events: judged exactly as the processor does live."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the events of a span amount to: the attributes that say so, and what no attribute says."""
+    """The result of judging a span's events: its attributes, and what no attribute holds."""
 
     attributes: dict[str, Any]
     breaches: tuple[Breach, ...] = ()
@@ -41,7 +41,7 @@ class Judged:
 
 
 class Replay:
-    """One request's events on their way through the checker; ``breaches`` says where each illegal one came.
+    """The checker over one request's events; ``breaches`` says where each illegal one came.
 
     Times in nanoseconds.  ``wasted``: tokens that came after the end.
     """
@@ -56,6 +56,7 @@ class Replay:
 
     def apply(self, name: str, time: Any, count: Any = 1, choice: Any = 0) -> None:
         """Apply an event as far as it can be."""
+        # The first known time is the origin of every offset, also where the first event is not an arrival.
         if self._arrival is None and isinstance(time, int):
             self._arrival = time
         self._now = time
@@ -69,6 +70,7 @@ class Replay:
         state = self.timeline.state
         if state in TERMINAL_STATES:
             return state
+        # The trace stops at no known time, so the violation has no offset.
         self._now = None
         allowed = tuple(self.timeline.shape.table[state])
         self._checker.violate(MissingTerminal("the trace stops", state=state, allowed=allowed))
@@ -97,7 +99,7 @@ class Replay:
         )
 
     def _rule(self, violation: Violation) -> str | None:
-        """Say what would have been legal there."""
+        """Return what would have been legal there."""
         state, event = violation.state, violation.event
         if state is None or event is None or state not in self.timeline.shape.table:
             return None
@@ -118,8 +120,10 @@ def judge(span: Span, shape: str, threshold: float) -> Judged:
     finished, violations = read_foreign(_readable(span, shape))
     attributes = end_attributes(finished, assess(finished, threshold=threshold))
     gaps = tuple(gap * _NANO for gap in finished.report["itl"])
+    # Without the dropped events nothing is known of the order, so only the loss itself is reported.
     if finished.truncated:
         return Judged(attributes=attributes, breaches=(Breach(kind="truncated"),))
+    # The second replay only serves to locate violations, which few spans have.
     if not violations:
         return Judged(attributes=attributes, gaps=gaps)
     replay = _replayed(span, shape)
@@ -130,6 +134,7 @@ def _replayed(span: Span, shape: str) -> Replay:
     replay = Replay(str(span.attributes.get(semconv.SHAPE, shape)))
     for event in span.events:
         if event.name in EVENTS:
+            # A whole answer has an unknown number of tokens unless its event states it; a token event is one token.
             default = None if event.name == "output" else 1
             given = event.attributes
             replay.apply(event.name, event.time_ns, given.get("count", default), given.get("choice", 0))
@@ -157,4 +162,4 @@ def _readable(span: Span, shape: str | None = None) -> ReadableSpan:
 
 
 _NO_RESOURCE: Final = Resource({})
-"""Made once: to make one looks at the environment, and nothing here reads it."""
+"""Made once: the constructor reads the environment, and nothing here reads the resource."""

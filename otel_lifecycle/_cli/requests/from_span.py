@@ -1,7 +1,7 @@
 """From a span to a request.
 
-A span of ours bears its own verdict, which is what the process counted and Prometheus shows; it is taken as it is.  A
-foreign span bears events only; the core judges them here as the processor would have, and writes the same attributes.
+Our own span carries its verdict, which is what the process counted and Prometheus shows; it is taken as it is.  A
+foreign span carries events only; the core judges them here as the processor does, and writes the same attributes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _CUT: Final = 1.5e-6
 
 
 def is_request(span: Span) -> bool:
-    """Return whether a span is a request: it bears a verdict, or its lifecycle events."""
+    """Return whether a span is a request: it has a verdict, or its lifecycle events."""
+    # The cheap tests come first: the last two rebuild the span in the SDK's form.
     return semconv.OUTCOME in span.attributes or (bool(span.events) and (is_foreign(span) or lost_outcome(span)))
 
 
@@ -47,11 +48,12 @@ def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> R
 
     ``shape`` and ``threshold`` are for foreign spans, which need not say either.
     """
+    # A second judgement here could contradict the counters and spans that the process exported.
     if semconv.OUTCOME in span.attributes:
         return _request(span, span.attributes, _told_breaches(span), ())
     if lost_outcome(span):
         judged = judge(span, shape, threshold)
-        # Its tokens are summed up and its violations told: nothing but its boundaries is judged anew.
+        # Tokens and violations are on the span as sums, so only its boundaries are judged again.
         own = {key: value for key, value in judged.attributes.items() if key not in _OWN}
         return _request(span, {**own, **span.attributes}, _told_breaches(span), ())
     return request_as_judged(span, judge(span, shape, threshold))
@@ -67,11 +69,11 @@ _OWN: Final = frozenset(
         semconv.TOKEN_SPAN,
     }
 )
-"""What only the process knew, whose span keeps neither single tokens nor illegal events."""
+"""What only the process knew: its span keeps neither single tokens nor illegal events."""
 
 
 def request_as_judged(span: Span, judged: Judged) -> Request:
-    """Return the request that a judgement of a span amounts to."""
+    """Return the request of a judged span."""
     made = _request(span, {**span.attributes, **judged.attributes}, judged.breaches, judged.gaps)
     return replace(made, wasted=judged.wasted) if judged.wasted else made
 
@@ -83,10 +85,13 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         span_id=span.span_id,
         name=span.name,
         start_ns=arrival,
+        # Clocks that disagree must not give a negative length anywhere above.
         end_ns=max(span.end_ns, arrival),
+        # The span's own attributes win: a gateway may serve several models under one resource.
         attributes={**span.resource, **own},
         outcome=_outcome(own[semconv.OUTCOME]),
         failure_stage=_text(own.get(semconv.FAILURE_STAGE)),
+        # A foreign span has no end reason, but the convention's error.type says the same of a failure.
         reason=_text(own.get(semconv.END_REASON) or own.get(semconv.ERROR_TYPE)),
         seconds=_numbers(own, _SECONDS),
         shares=_numbers(own, _SHARES),
@@ -99,6 +104,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         output_tokens=_output_tokens(own),
         preempted=_number(own.get(semconv.PREEMPTED)),
         preemptions=_whole(own.get(semconv.PREEMPTIONS)) or 0,
+        # Our spans end before late tokens are known; the metric counts those.
         wasted=0,
         disconnected=bool(own.get(semconv.CLIENT_DISCONNECTED)),
         legal=_flag(own.get(semconv.LEGAL)),
@@ -109,7 +115,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
 
 
 def _outcome(raw: Any) -> str:
-    """Return an outcome of the contract; what is none says of no end, and is counted where it was read."""
+    """Return an outcome of the contract; any other value is ``incomplete``, and is counted where it was read."""
     return raw if raw in semconv.OUTCOMES else "incomplete"
 
 
@@ -134,17 +140,19 @@ def _told_breaches(span: Span) -> tuple[Breach, ...]:
         for event in span.events
         if event.name == semconv.VIOLATION_SPAN_EVENT
     )
+    # The SDK keeps 128 events, so the count can exceed the events; the rest stays without a place.
     untold = (_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(told)
     return told + (Breach(kind=semconv.OTHER),) * max(untold, 0)
 
 
 def _output_tokens(own: Mapping[str, Any]) -> int | None:
+    # Streamed tokens were observed here.  The usage figure also counts tokens that were never sent.
     streamed = _whole(own.get(semconv.STREAMED_TOKENS))
     return _whole(own.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)) if streamed is None else streamed
 
 
 def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return when each token came after the first, in microseconds, where a span tells; of all chunks and choices.
+    """Return the time of each token after the first, in microseconds, of all chunks and choices; empty if not recorded.
 
     On the span they are base64 of little-endian 32-bit integers.
     """
@@ -154,7 +162,7 @@ def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
     try:
         # A limit of attribute lengths cuts the text anywhere: four characters are three bytes, four bytes a time.
         packed = b64decode(offsets[: len(offsets) // 4 * 4], validate=True)
-    except ValueError:  # Another's attribute of that name.
+    except ValueError:  # Another library's attribute of that name.
         return ()
     whole = len(packed) // 4
     return struct.unpack(f"<{whole}I", packed[: 4 * whole])
@@ -163,9 +171,9 @@ def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
 def _offset_gaps(own: Mapping[str, Any], itl: Mapping[str, float]) -> tuple[float, ...]:
     """Return the gaps between single tokens of one choice; none where the offsets of all tokens do not show them.
 
-    Offsets tell neither a chunk from tokens that came at once, nor one choice from another.  As many gaps as lie
-    between all tokens are those of one choice without a chunk.  Where there are fewer, those that are left without the
-    tokens that came together are believed if their quantiles are those that the process gave.
+    Offsets do not show which tokens came in one chunk, nor to which choice a token belongs.  If the process counted a
+    gap between all neighbours, there was one choice and no chunk.  If it counted fewer, the gaps between tokens that
+    came alone are used, provided that their quantiles are those that the process recorded.
     """
     told, times = own.get(semconv.ITL_COUNT), token_offsets(own)
     if not times or not told:
@@ -177,7 +185,7 @@ def _offset_gaps(own: Mapping[str, Any], itl: Mapping[str, float]) -> tuple[floa
 
 
 def _between_single(times: Sequence[int]) -> tuple[float, ...]:
-    """Return the gaps with a token on either side that came alone: a chunk's tokens all bear its time."""
+    """Return the gaps between tokens that came alone: a chunk's tokens all have its time."""
     sizes = Counter(times)
     return tuple(
         (later - earlier) * _MICRO for earlier, later in pairwise(times) if sizes[earlier] == sizes[later] == 1

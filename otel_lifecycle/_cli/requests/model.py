@@ -23,8 +23,9 @@ STAGE_METRIC: Final = {
 """The stage -> the duration that is the time in it."""
 
 
+# A float64 beyond this bound does not convert to DuckDB's BIGINT or numpy's int64.
 LARGEST: Final = 2.0**63
-"""No figure of a request is larger: no count has more bits, and no duration is as long."""
+"""Larger figures are left out: no count has more bits, and no duration is as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Request:
     ``attributes`` are those of the span over those of its resource.  ``seconds``: the durations that are known.
     ``shares``: of every stage, where the request completed with each boundary.  ``itl``: p50, p95, p99 and max of its
     gaps, as far as known; ``gaps``: every one, where the span tells.  ``marks``: (event, seconds after arrival) of the
-    boundaries.  ``legal``: None where nothing can be said of it (events were dropped).  ``links``: the span's.
+    boundaries.  ``legal``: None where it is unknown (events were dropped).  ``links``: the span's.
     """
 
     trace_id: str
@@ -78,6 +79,7 @@ class Request:
     @property
     def role(self) -> str:
         """The part of a request that this process played; only ``whole`` ones count as requests."""
+        # Foreign spans have neither attribute: the usual case is assumed, as in a live process.
         return str(self.attributes.get("inference.request.role") or "whole")
 
     @property

@@ -1,4 +1,4 @@
-"""When the tokens of a request came, and where they stalled."""
+"""The times of a request's tokens, and the stalls between them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ class TokenStall(NamedTuple):
 def token_times(request: Request, span: Span) -> list[float]:
     """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
     told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
+    # Events hold nanoseconds; packed offsets are cut to microseconds.
     if len(told) > 1:
         return [(time - request.start_ns) * 1e-9 for time in told]
+    # Offsets count from the first token, so without its time they have no place after arrival.
     first = request.seconds.get("ttft")
     return [] if first is None else [first + offset * 1e-6 for offset in token_offsets(request.attributes)]
 
 
 def token_stalls(tokens: list[float]) -> list[TokenStall]:
     """Return the stalls between tokens, by the same rule as at the end of a live request."""
+    # Integers as in a live request, so that the limit decides equally on both.
     times = [round(time * 1e9) for time in tokens]
     gaps = list(map(sub, times[1:], times))
     usual = usual_gap(sorted(gaps))
+    # Too few gaps to know what is usual, so none is called a stall.
     if usual is None:
         return []
     above, base = limit(round(usual)), round(usual)

@@ -1,4 +1,4 @@
-"""What is odd about a span that is a request: what limits took from it, and clocks that disagree."""
+"""Defects of a request's span: what limits removed from it, and clocks that disagree."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ SKEW_NS: Final = 1_000_000
 
 
 def note_troubles(span: Span, tally: Tally) -> None:
-    """Count what limits took from a span, and clocks in it that do not agree."""
+    """Count what limits removed from a span, and clocks in it that disagree."""
     tally.add("events_dropped", number=span.dropped_events)
     tally.add("attributes_dropped", number=span.dropped_attributes)
     latest = span.end_ns + SKEW_NS
+    # A violation may well be recorded after the end: for example a token after completion.
     late = any(event.time_ns > latest and event.name != semconv.VIOLATION_SPAN_EVENT for event in span.events)
     if late or span.end_ns < span.start_ns:
         tally.add("clock_skew", f"span {span.span_id} of trace {span.trace_id}")

@@ -1,1 +1,1 @@
-"""The table in the middle: a row per request, which every command reads and users can query."""
+"""The table of requests: a row per request, which every command reads and users can query."""

@@ -19,7 +19,9 @@ _OPTIONS: Final = {
     "csv": "FORMAT csv, HEADER true",
     "jsonl": "FORMAT json",
 }
+# A character class of RE2, in which "-" means itself only at the end.
 _FORMULA: Final = f"^[{''.join(mark for mark in FORMULA if mark != '-')}-]"
+# Control characters, and the marks that change the direction of text: both can disguise what a terminal shows.
 _STEERING: Final = r"[\x00-\x1f\x7f-\x{9f}\x{61c}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]"
 
 
@@ -40,6 +42,7 @@ def _for_csv(connection: DuckDBPyConnection, query: str) -> str:
 
 
 def _cell(name: str, kind: str) -> str:
+    # Column names come from the user's query and may hold quotes.
     column = '"' + name.replace('"', '""') + '"'
     if kind == "VARCHAR" or kind.startswith("ENUM"):
         return f"{_safe(f'{column}::VARCHAR')} AS {column}"
@@ -48,7 +51,8 @@ def _cell(name: str, kind: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text for a spreadsheet and a terminal: a formula gets an apostrophe, what steers a terminal goes."""
+    """Return a text for a spreadsheet and a terminal: a formula gets an apostrophe, control characters go."""
+    # A single "-" is how tables say "nothing"; it is no formula.
     formula = f"regexp_matches({text}, {quoted(_FORMULA)}) AND {text} <> '-'"
     cell = f"CASE WHEN {formula} THEN chr(39) || {text} ELSE {text} END"
     return f"regexp_replace({cell}, {quoted(_STEERING)}, '\N{REPLACEMENT CHARACTER}', 'g')"

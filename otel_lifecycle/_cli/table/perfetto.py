@@ -37,7 +37,9 @@ def write(table: RequestTable, out: IO[bytes]) -> None:
     """Write the trace, a request at a time."""
     processes: dict[str, int] = {}
     places: dict[tuple[str, str], tuple[int, int, float]] = {}
+    # From the first arrival: epoch microseconds leave a double no room for fractions.
     origin = table.rows("SELECT coalesce(min(arrival_ns), 0) AS ns FROM requests")[0]["ns"]
+    # The empty object lets every event begin with a comma, whichever comes first.
     out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n{}')
     for request in table.rows(QUERY):
         process = processes.setdefault(request["service"], len(processes) + 1)
@@ -82,6 +84,7 @@ def _flows(table: RequestTable, places: Mapping[tuple[str, str], tuple[int, int,
     for number, link in enumerate(found, 1):
         cause = places.get((link["other_trace"], link["other_span"]))
         effect = places.get((link["trace_id"], link["span_id"]))
+        # The other request is not in the table: it was filtered out, or not sampled.
         if cause is None or effect is None:
             continue
         for phase, (process, track, start) in (("s", cause), ("f", effect)):

@@ -60,6 +60,7 @@ def _of_attributes(attributes: Mapping[str, Any]) -> TableRow:
         if name is not None:
             known = _CONVERT[_TYPES[name]](value)
             if known is not None:
+                # A value of the wrong type stays among the other attributes, where a user finds it.
                 row[name] = known
                 continue
         elif key in _BESIDE:
@@ -82,6 +83,7 @@ def _number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int | None:
     number = _number(value)
+    # 2**63 itself passes as a float and overflows a BIGINT.
     return None if number is None or abs(number) >= LARGEST else int(value)
 
 
@@ -103,10 +105,12 @@ def _add_times(row: TableRow, request: Request) -> None:
     for event, offset in request.marks:
         key = "terminal" if event in TERMINAL_EVENTS else _BOUNDARY.get(event)
         if key is not None:
+            # The first of each boundary counts: a second one is a violation.
             times.setdefault(key, offset)
     for key in ("admitted", "input_ready", "first_token"):
         if key in times:
             row[f"{key}_ns"] = request.start_ns + round(times[key] * 1e9)
+    # The span's own shape, which decides the order of the boundaries; a foreign span need not state one.
     stages = [*_stages(request, times, row.get("shape", "default")), *_preempted(request)]
     if stages:
         row["stages"] = sorted(stages, key=lambda stage: (stage["start"], stage["stage"] == "preempted", stage["end"]))
@@ -124,6 +128,7 @@ def _preempted(request: Request) -> Iterator[TableRow]:
     for event, offset in request.marks:
         if event == "preempt":
             began = offset
+        # The end of a request also ends an interruption that was never resumed.
         elif began is not None and (event == "resume" or event in TERMINAL_EVENTS):
             yield {"stage": "preempted", "start": began, "end": offset}
             began = None
@@ -138,6 +143,7 @@ def _add_lists(row: TableRow, request: Request, span: Span) -> None:
         "violations": [
             {"kind": one.kind, "state": one.state, "event": one.event, "at": one.offset, "rule": rule_of(one)}
             for one in request.breaches
+            # Lost events are no violation of the lifecycle; the column dropped_events counts them.
             if one.kind != "truncated"
         ],
         "links": [_link(one.trace_id, one.span_id, one.attributes) for one in span.links],

@@ -22,12 +22,14 @@ def rows_of(
     sources: Iterable[str], tally: Tally, *, shape: str = "default", progress: Progress | None = None
 ) -> Iterator[TableRow]:
     """Yield a row per request of some sources.  Raises NotATrace for a file that is neither trace nor event log."""
+    # One reader for all sources, so that a span that comes in two files is in the table once.
     reader = Reader((), tally, progress=progress)
     for source in sources:
         reader.sources = [source]
         try:
             yield from _of_spans(reader, shape, tally)
         except NotATrace:
+            # A pipe has been consumed by the first attempt.
             if source == STDIN:
                 raise
             yield from _of_events(source, shape, tally, progress)
@@ -41,7 +43,8 @@ def _of_spans(reader: Reader, shape: str, tally: Tally) -> Iterator[TableRow]:
 
 
 def _of_events(source: str, shape: str, tally: Tally, progress: Progress | None) -> Iterator[TableRow]:
-    """Yield the requests of a log; the error is the first one's where it is no log either."""
+    """Yield the requests of a log; NotATrace if the file is not a log either."""
+    # The origin for logs whose times are no epoch.  Whole seconds keep their decimals readable.
     now = time.time_ns() // 10**9 * 10**9
     for log in read_logs((source,), tally, progress):
         one = replayed(log, shape, now)

@@ -90,6 +90,7 @@ GROUPS: Final = (
             _instant("input_ready_ns", "`input_ready`"),
             _instant("first_token_ns", "`first_token`"),
             _instant("end_ns", "end of the span, never before the arrival"),
+            # TIMESTAMP and not TIMESTAMP_NS, for DuckDB's date functions; arrival_ns keeps every digit.
             Column(name="arrival", type="TIMESTAMP", meaning="arrival in UTC, cut to microseconds"),
             _seconds("queue_wait", "arrive to admit", semconv.QUEUE_WAIT),
             _seconds("preprocessing", "admit to input_ready", semconv.PREPROCESSING),

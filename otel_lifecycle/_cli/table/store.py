@@ -26,13 +26,15 @@ _TYPES: Final = ", ".join(f"'{column.name}': '{column.type}'" for column in COLU
 class RequestTable:
     """The table ``requests``.
 
-    ``connection`` is DuckDB's own, for whatever SQL there is to ask.  Close the table, or use it as a context manager:
+    ``connection`` is DuckDB's own, for any SQL.  Close the table, or use it as a context manager:
     its files are deleted then.  ``keep_in_memory`` is for a connection that outlives the table.
     """
 
     def __init__(self, *, keep_in_memory: bool = False) -> None:
+        # Only commands that use the table pay for the import, and the package is part of an extra.
         import duckdb
 
+        # A folder with mode 0700: rows may hold ids of users.
         self._folder = tempfile.TemporaryDirectory(prefix="otel-lifecycle-")
         folder = Path(self._folder.name)
         self._batch = folder / "batch.jsonl"
@@ -41,6 +43,7 @@ class RequestTable:
         database = ":memory:" if keep_in_memory else str(folder / "requests.duckdb")
         self.connection: DuckDBPyConnection = duckdb.connect(database)
         if not keep_in_memory:
+            # DuckDB's default is 80 % of the machine, which may be the machine that serves the model.
             self.connection.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = true")
             self.connection.execute(f"SET temp_directory = {quoted(str(folder / 'spilled'))}")
         self.connection.execute(create_statement())
@@ -72,6 +75,7 @@ class RequestTable:
         self._batch.write_bytes(b"\n".join(self._pending))
         self._pending.clear()
         self.connection.execute(
+            # A file and not INSERT with parameters: a bulk read is many times faster than single rows.
             f"INSERT INTO {TABLE} SELECT * REPLACE (make_timestamp(arrival_ns // 1000) AS arrival)"
             f" FROM read_json({quoted(str(self._batch))}, format = 'newline_delimited', columns = {{{_TYPES}}},"
             f" maximum_object_size = {longest})"
@@ -92,6 +96,7 @@ class RequestTable:
 
 def quoted(text: str) -> str:
     """Return a text as an SQL literal."""
+    # COPY and SET take no parameters, so the text is quoted here.
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -111,4 +116,5 @@ def as_text(value: object) -> str:
 
 def sql_error(error: Exception) -> Unusable:
     """Return what to say of a query that DuckDB refused: the first line, which names the reason."""
+    # DuckDB adds the whole query with a marker below it.
     return Unusable(str(error).strip().splitlines()[0])
