@@ -61,6 +61,7 @@ def read_requests(spans: Iterable[ReadableSpan]) -> dict[str, Request]:
         if isinstance(stage, str) and stage in STAGES and span.parent is not None:
             stages.setdefault(span.parent.span_id, {})[stage] = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
     found = [_request(span, stages) for span in spans if semconv.OUTCOME in (span.attributes or {})]
+    # By id, which the clients of the demo choose; a second request of one id would hide the first.
     return {request.id: request for request in found}
 
 
@@ -108,12 +109,10 @@ def _later_tokens(request: Request, first: float) -> list[dict[str, Any]]:
     return [{"event": "token", "timestamp": first + request.attributes[semconv.TOKEN_SPAN], "count": tokens - 1}]
 
 
-# ------------------------------------------------------------------------------------------------ a line per request
-
-
 def stage_bar(stages: Mapping[str, float], seconds_per_cell: float, *, ascii_only: bool = False) -> Text:
     """Draw the stages one after the other, to scale: each ends at the cell its end in time is nearest to."""
     bar = Text()
+    # Rounded at each end and not for each stage: rounding errors would add up over the bar.
     passed, drawn = 0.0, 0
     for stage, (mark, letter, colour) in STAGES.items():
         passed += stages.get(stage, 0.0)
@@ -215,9 +214,6 @@ def figure(seconds: float | None, *, milli: bool = False) -> str:
     if seconds is None:
         return NOTHING
     return f"{seconds * 1000:.1f}" if milli else f"{seconds:.2f}"
-
-
-# ------------------------------------------------------------------------------------------------ the workload
 
 
 def latency_table(summary: Mapping[str, Any]) -> Table:

@@ -33,18 +33,20 @@ from otel_lifecycle.processor import LifecycleSpanProcessor
 SERVICE: Final = "lifecycle-demo"
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 PATIENCE: Final = 15.0
-"""Seconds to wait, after the last answer, for the last span: a client that left is not told when its request ends."""
+"""Seconds to wait, after the last answer, for the last span: a client that left does not see its request end."""
 
 
 def set_up(memory: InMemorySpanExporter) -> str | None:
     """Send finished spans to ``memory``, and to a Collector if the environment names one; return its address."""
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
     if endpoint is None:
+        # No Collector, no exporter: one that nobody listens to would log its failures between the tables.
         provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}))
         provider.add_span_processor(LifecycleSpanProcessor())
         trace.set_tracer_provider(provider)
     else:
         lifecycle.configure(service_name=SERVICE)
+    # Not batched: the tables are printed right after the last request has ended.
     trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(memory))  # type: ignore[attr-defined]  # the API's own type has no processors
     return endpoint
 
@@ -67,6 +69,7 @@ def run(path: Path, console: Console, memory: InMemorySpanExporter) -> tuple[lis
         task = progress.add_task("requests answered", total=total)
         answers = asyncio.run(load.play(address, acts, lambda _: progress.advance(task)))
         deadline = time.monotonic() + PATIENCE
+        # Inside the block that serves: a server that stops would cancel what is still running.
         while len(breakdown.read_requests(memory.get_finished_spans())) < total and time.monotonic() < deadline:
             time.sleep(0.05)
     return acts, answers

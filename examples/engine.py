@@ -22,7 +22,7 @@ Frame = dict[str, Any]
 
 
 BATCH: Final = 128
-"""Tokens one step of the engine takes in at most; whoever comes meanwhile waits for the end of the step."""
+"""Tokens that one step of the engine takes in at most; a request that arrives meanwhile waits for its end."""
 
 
 class Engine:
@@ -35,16 +35,20 @@ class Engine:
         params = xllamacpp.CommonParams()
         params.model.path = str(model)
         params.n_parallel = slots
+        # llama.cpp divides its context among the slots.
         params.n_ctx = slots * context
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
         params.n_batch = BATCH
+        # A free port.  Its HTTP side is used for the chat template and the tokenizer only.
         params.port = 0
         params.verbosity = 0
         self.name = name
         self.slots = slots
         self.context = context
         self._server = xllamacpp.Server(params)
+        # Without the proxies of the environment, because the server is in this process.
         self._http = httpx.AsyncClient(base_url=self._server.listening_address, trust_env=False)
+        # A thread for each slot, because handle_completions() returns only when its request has ended.
         self._threads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="llama")
         self._free = asyncio.Semaphore(slots)
 
@@ -69,6 +73,7 @@ class Engine:
         """Stop taking requests and free the model."""
         await self._http.aclose()
         self._threads.shutdown(wait=True)
+        # Its destructor stops the engine, after the threads that are in it have returned.
         del self._server
 
     def _run(self, body: Frame, each: Callable[[Frame], bool]) -> None:
@@ -78,8 +83,8 @@ class Engine:
 class Slot(contextlib.AbstractContextManager["Slot"]):
     """A place in the running batch.
 
-    Leaving its block stops what runs in it.  llama.cpp looks up once a token, so the place is given back a moment
-    later, when it has really stopped; nobody waits for that.
+    Leaving its block stops what runs in it.  llama.cpp checks once a token, so the place becomes free a moment later,
+    when the request has really stopped; nobody waits for that.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -106,10 +111,12 @@ class Slot(contextlib.AbstractContextManager["Slot"]):
         arrived: asyncio.Queue[Frame | Exception | None] = asyncio.Queue()
 
         def put(item: Frame | Exception | None) -> None:
+            # An asyncio queue may be filled on the thread of its loop only.
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         def each(frame: Frame) -> bool:
             put(frame)
+            # llama.cpp stops the request when its callback returns True; it has no other way to cancel.
             return self._stopped
 
         def run() -> None:

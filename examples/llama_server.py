@@ -67,6 +67,7 @@ def create_app(engine: Engine) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(body: Chat, x_request_id: str | None = Header(default=None)) -> StreamingResponse:
+        # Here and not in the generator, which may start later, or never if the client has left by then.
         request = lifecycle.request(  # ⟵ arrive
             model=engine.name,
             provider="llama.cpp",
@@ -109,6 +110,7 @@ async def answer(engine: Engine, body: Chat, request: Any) -> AsyncIterator[dict
                 if len(tokens) + body.max_tokens > engine.context:
                     request.fail("input_too_long")  # ⟵
                     raise InputTooLong(f"{len(tokens)} tokens and {body.max_tokens} to come exceed {engine.context}")
+            # Before the first token, as OpenAI does it.  FrameFeed does not count it.
             yield role_frame(engine.name)
             frames = slot.generate(
                 tokens,
@@ -142,6 +144,7 @@ def served(engine: Engine) -> Iterator[str]:
         create_app(engine), host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=GRACE
     )
     server = uvicorn.Server(config)
+    # A thread of this process, so that the demo reads the server's spans from memory.
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:

@@ -127,9 +127,11 @@ async def send(client: httpx.AsyncClient, ask: Ask, request_id: str) -> Answer:
                 end = frame.error
             elif frame.done:
                 end = DONE if end == "connection lost" else end
+            # llama.cpp's own field, in its last frame.  read_frame() takes only the token counts from it.
             elif '"timings"' in line:
                 timings = json.loads(line.removeprefix("data:"))["timings"]
             if ask.leaves_after is not None and tokens >= ask.leaves_after:
+                # Leaving the block closes the connection, which is how a real client hangs up.
                 end = LEFT
                 break
     return Answer(request_id=request_id, ask=ask, tokens=tokens, end=end, timings=timings)
@@ -139,6 +141,7 @@ async def play(
     base_url: str, acts: Sequence[Act], answered: Callable[[Answer], None] = lambda _: None
 ) -> list[list[Answer]]:
     """Send all acts, one after the other, and return the answers in the order they were asked for."""
+    # No limit: a client that waits for a connection would be a queue that the server cannot see.
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=base_url, timeout=None, limits=limits, trust_env=False) as client:
         return [await _play(client, number, act, answered) for number, act in enumerate(acts, start=1)]

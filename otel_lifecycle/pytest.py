@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LifecycleRequests", "ObservedRequest", "ObservedViolation", "lifecycle_requests"]
 
+# Long enough for a loaded machine; a test that passes waits only until its requests have ended.
 WAIT_S: Final = 5.0
 POLL_S: Final = 0.01
 
@@ -92,6 +93,7 @@ class LifecycleRequests(Sequence[ObservedRequest]):
     @property
     def open(self) -> int:
         """How many requests have begun and not ended."""
+        # Handles that were dropped end in the housekeeping, and a test cannot wait for its next turn.
         runtime().housekeep(now=True)
         return self._collector.open
 
@@ -180,6 +182,7 @@ def _violations(span: ReadableSpan, shape: object) -> Iterator[ObservedViolation
 def _rule(shape: object, state: str | None, event: str | None) -> str | None:
     """Return what was legal in that state, if the event was not."""
     known = SHAPES.get(str(shape), SHAPES["default"])
+    # The table knows the rule for a transition only; a time that goes back, for example, breaks none of its rows.
     if state is None or event is None or event in known.table.get(state, {event: ""}):
         return None
     return str(transition_error(known, state, event))
@@ -188,6 +191,7 @@ def _rule(shape: object, state: str | None, event: str | None) -> str | None:
 @pytest.fixture
 def lifecycle_requests() -> Iterator[LifecycleRequests]:
     """The requests of this test; the lifecycle processor is added to the tracer provider if it has none."""
+    # Imported here: a conftest.py loads this module in every run, and only tests that ask need the SDK.
     from otel_lifecycle._test_collector import collecting
 
     with collecting() as collector:

@@ -66,6 +66,7 @@ def _optional(name: str) -> Any:
     """Return a module that need not be installed; None if it is not, or does not load."""
     try:
         return import_module(name)
+    # OSError: a package whose shared library cannot be loaded.
     except (ImportError, OSError):
         return None
 
@@ -94,11 +95,13 @@ class CudaDevices:
         return self._read(lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
 
     def _read(self, read: Callable[[Any, Any], float]) -> list[Sample]:
+        # The handles of NVML do not survive a fork.
         if self._pid != os.getpid():
             self._open()
         samples: list[Sample] = []
         for handle, attributes in self._devices:
             try:
+                # One device that fails, for example a MIG slice without this figure, must not hide the others.
                 samples.append((read(self._nvml, handle), attributes))
             except self._nvml.NVMLError:
                 continue
@@ -141,6 +144,7 @@ def _find(nvml: Any, handles: list[Any], entry: str) -> Any:
         if nvml.nvmlDeviceGetUUID(handle).startswith(entry):
             return handle
     try:
+        # A MIG slice is found by its UUID only; the list by index has whole devices.
         return nvml.nvmlDeviceGetHandleByUUID(entry)
     except nvml.NVMLError:
         return None

@@ -1,4 +1,4 @@
-"""Names for annotations."""
+"""Public names for annotations; the classes live in private modules and may move there."""
 
 from otel_lifecycle._request.clock import AtNs
 from otel_lifecycle._request.handle import Request

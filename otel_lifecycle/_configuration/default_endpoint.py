@@ -1,7 +1,7 @@
-"""The endpoint that nobody named: often nothing listens there, because the user is only trying the library out.
+"""The default endpoint: often nothing listens there, because the user is only trying the library out.
 
 The exporters retry for seconds and log a traceback for each batch, also while the process ends.  For the default
-endpoint, and for it alone, one connection to the loopback tells beforehand whether anybody listens.
+endpoint, and only for it, a connection to the loopback tells before each export whether anything listens.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class DefaultEndpoint:
     def answers(self) -> bool:
         """Return whether anybody listens; say once, with the remedies, that nobody does."""
         try:
+            # Asked before each export and not once, because a Collector may be started after the app.  By name, because
+            # it may listen on ::1 alone: create_connection() tries every address.
             socket.create_connection(("localhost", self._port), CONNECT_TIMEOUT_S).close()
         except OSError:
             # One key for both signals: one line tells all there is to do.

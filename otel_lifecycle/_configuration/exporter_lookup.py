@@ -27,6 +27,7 @@ FILE_DELAY_MS: Final = 500
 
 def span_processor(settings: Settings, file: OtlpFile | None) -> SpanProcessor | None:
     """Return what exports the spans of this process; None where nothing does."""
+    # A batch processor for each exporter: a slow exporter fills its own queue only.
     processors: list[SpanProcessor] = [
         BatchSpanProcessor(exporter) for exporter in map(_Spans(settings).make, settings.exporters.get("traces", ()))
     ]
@@ -35,6 +36,7 @@ def span_processor(settings: Settings, file: OtlpFile | None) -> SpanProcessor |
         processors.append(BatchSpanProcessor(exporter, schedule_delay_millis=FILE_DELAY_MS))
     if len(processors) < 2:
         return processors[0] if processors else None
+    # One object, because the lifecycle processor hands its spans on to one.
     several = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]  # the SDK gives it no types
     for processor in processors:
         several.add_span_processor(processor)
@@ -83,6 +85,7 @@ class _Readers:
             # A reader that serves on a port (prometheus) has it in the parent: the child goes on without.
             say(f"exporter.{name}", f"a forked process has no exporter {name!r}", level=logging.WARNING, error=error)
             return None
+        # A pull reader has no exporter to wrap.  In a child it is a new one, so it has nothing of the parent's.
         return found if isinstance(found, MetricReader) else self.periodic(found)
 
     def periodic(self, exporter: MetricExporter, endpoint: DefaultEndpoint | None = None) -> MetricReader:
@@ -107,6 +110,7 @@ def _instance(name: str, signal: str, kinds: tuple[type, ...]) -> Any:
 
 def _otlp_spans(settings: Settings, protocol: str) -> SpanExporter:
     if protocol == "grpc":
+        # Imported here: it loads grpcio, which is of no use to an app that exports over HTTP.
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
         return Grpc(endpoint=settings.endpoint)

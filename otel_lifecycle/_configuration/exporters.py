@@ -1,4 +1,4 @@
-"""Exporters of one process: silent in a child that inherited them, and plain about what they lose.
+"""Exporters of one process: silent in a child that inherited them, and explicit about what they lose.
 
 A child inherits its parent's queues and cumulative counts together with the threads that the SDK starts again.
 Whatever they would send has been, or will be, sent by the parent.
@@ -45,6 +45,7 @@ class ProcessSpans(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export, or drop what belongs to the parent."""
+        # SUCCESS, so that the SDK does not log a failure for spans that the parent sends.
         if os.getpid() != self._pid:
             return SpanExportResult.SUCCESS
         if self._default_endpoint is not None and not self._default_endpoint.answers():
@@ -57,6 +58,7 @@ class ProcessSpans(SpanExporter):
     def _tell(self, exported: bool, spans: int) -> None:
         """Say when spans begin to be lost, and, once they no longer are, how many were."""
         with self._lock:
+            # Only the count is under the lock: a log handler may block, or export by itself.
             before = self._lost
             self._lost = 0 if exported else before + spans
         if not exported and not before:
@@ -87,6 +89,7 @@ class ProcessMetrics(MetricExporter):
         super().__init__()
         # A reader asks its exporter for the temporality and aggregation it prefers by names that are not public.
         # Whatever the SDK's base class keeps of that is taken over, under the names it has there.
+        # In the SDK 1.45 these are _preferred_temporality and _preferred_aggregation.
         for name, default in list(vars(self).items()):
             setattr(self, name, getattr(exporter, name, default))
         self._exporter = exporter

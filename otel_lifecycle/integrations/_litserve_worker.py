@@ -1,8 +1,8 @@
 """What happens to a request inside LitServe's inference workers, told to the process that answers it.
 
-Workers are processes of their own, spawned: the callback below is handed to them like any of LitServe's, and makes
-itself at home there.  Its marks travel with LitServe's own "started" message, whose worker id is an integer that knows
-more, so that a server which is not instrumented takes them for what they look like.
+Workers are separate, spawned processes.  LitServe hands them the callback below like any other, and the callback wraps
+what the worker sends.  A mark travels as the worker id of LitServe's own "started" message.  It is an integer with two
+more attributes, so that a server that is not instrumented reads it as the worker id.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from otel_lifecycle._guard import guarded
 __all__ = ["LitAPIStatus", "LoopResponseType", "Mark", "WorkerMarks"]
 
 
+# A subclass of int, because LitServe's message has no field to spare.  Pickle keeps its attributes, and all that
+# LitServe does with it works for an int.
 class Mark(int):
     """A worker's number, and what happened to a request in it when (epoch nanoseconds)."""
 
@@ -31,6 +33,7 @@ class Mark(int):
     def of(cls, worker_id: int | None, event: str) -> Mark:
         """Return the mark of what happens now."""
         mark = cls(worker_id or 0)
+        # The wall clock, because another process reads it and record() takes epoch nanoseconds.
         mark.event, mark.at_ns = event, time_ns()
         return mark
 
@@ -51,9 +54,11 @@ class WorkerMarks(Callback):  # type: ignore[misc]  # litserve has no types
             guarded("a worker's message", self._look, signature, arguments, named)
             original(*arguments, **named)
 
+        # On the class, because a callback does not get the loop that calls it.  Never undone: the process ends with it.
         LitLoop.put_response = put_response
 
     def _look(self, signature: inspect.Signature, arguments: Any, named: Any) -> None:
+        # By name: the arguments may come by position or by keyword.
         message = signature.bind(*arguments, **named).arguments
         uid = message["uid"]
         if message["status"] == LitAPIStatus.START:

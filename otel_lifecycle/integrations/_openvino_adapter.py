@@ -25,6 +25,7 @@ from otel_lifecycle import driver
 from otel_lifecycle.integrations._drop_in import Hooks
 
 _NS_PER_MS: Final = 1_000_000
+# The engine's default for max_new_tokens is its largest unsigned number.  A limit as high as this one is none.
 _UNLIMITED: Final = 2**31
 
 
@@ -125,6 +126,7 @@ class _Pipelines:
     def stepped(self, _noted: None, _result: None, pipeline: Any, *_arguments: Any, **_named: Any) -> None:
         """After ``step``: requests that no longer run have ended."""
         running = self._status.RUNNING
+        # A copy, because another thread may add a request meanwhile.
         for key, generation in list(self._open.get(pipeline, {}).items()):
             handle = generation.handle()
             if handle is not None and (status := handle.get_status()) != running:
@@ -141,8 +143,10 @@ class _Pipelines:
         self._note(handle, "stop")
 
     def _note(self, handle: Any, word: str) -> None:
+        # The handle does not know its pipeline, and a process has one or two of them.
         for generations in list(self._open.values()):
             generation = generations.get(id(handle))
+            # The handle is compared, too: an id may belong to a later object by now.  The first word wins.
             if generation is not None and generation.handle() is handle and generation.word is None:
                 generation.word = word
 
@@ -164,6 +168,7 @@ class _Pipelines:
     def _sweep(self, pipeline: Any) -> None:
         """End the requests whose handles the server dropped: the engine drops them too, and their stamps with them."""
         generations = self._open.get(pipeline, {})
+        # Only those that are there now: finalizers may append meanwhile, for ever.
         for _ in range(len(self._dropped)):
             self._dropped.popleft().abandon()
         for key in [key for key, generation in list(generations.items()) if generation.handle() is None]:

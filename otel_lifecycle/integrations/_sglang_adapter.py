@@ -38,6 +38,7 @@ _REASONS: Final = {_BAD_REQUEST: "bad_input", 503: "queue_full", 504: "queue_tim
 
 def when_frontend_is_imported(start: Callable[[], None]) -> None:
     """Call ``start`` once the module that answers clients is imported; at once if it is."""
+    # Imported here: only a plug-in that is switched on needs wrapt.
     from wrapt import register_post_import_hook
 
     register_post_import_hook(lambda _: observe(start), MODULE)
@@ -60,6 +61,7 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     hooks.around(owner, "_handle_batch_output", before=frontend.read)
     hooks.around(owner, "_handle_abort_req", before=frontend.abort_echoed)
     hooks.around(owner, "abort_request", before=frontend.aborted)
+    # Not by around(): that wraps a call, and this one is a generator whose steps have to be wrapped.
     original = getattr(owner, "generate_request", None)
     if original is None:
         raise EngineMismatch("TokenizerManager has no generate_request")
@@ -77,6 +79,7 @@ class _Call:
         self.ready = False
 
 
+# A context variable, because _init_req_state does not get the call it works for, and calls run side by side.
 _CALL: ContextVar[_Call | None] = ContextVar("otel_lifecycle_sglang_call", default=None)
 
 
@@ -95,6 +98,7 @@ class _Frontend:
             call = observe(self._called, manager, obj)
             try:
                 while True:
+                    # For each step only: between two steps the consumer runs in the same context.
                     token = _CALL.set(call)
                     try:
                         item = await inner.__anext__()
@@ -127,6 +131,7 @@ class _Frontend:
 
     def _left(self, call: _Call, error: BaseException) -> None:
         """What left the call ended it: a refusal, or the client.  Nothing happens if the engine has ended it before."""
+        # SGLang raises ValueError for a request it refuses, such as an input that is too long for the model.
         if isinstance(error, ValueError):
             call.group.driver.finish("error", error="bad_input")
         else:

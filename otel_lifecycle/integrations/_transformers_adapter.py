@@ -39,6 +39,7 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
     from transformers.generation.continuous_batching.scheduler import Scheduler
 
+    # The hooks compare numbers, so a release that renumbers the states must be refused here.
     if {status.name: int(status) for status in RequestStatus} != _NUMBERS:
         raise EngineMismatch("RequestStatus has other members")
     engine = _BatchingEngine(tracer_provider)
@@ -67,6 +68,7 @@ def patch_server(hooks: Hooks, wrap_app: Callable[[Any], None]) -> None:
 
 
 def _watch_status(hooks: Hooks, owner: Any, moved: Callable[[Any, int, int], None]) -> None:
+    # The setter, because many methods of the engine change the status, and all of them go through it.
     original = vars(owner).get("status")
     if not isinstance(original, property) or original.fset is None:
         raise EngineMismatch("RequestState.status is no property that can be set")
@@ -161,6 +163,7 @@ class _BatchingEngine:
         if noted is None:
             return
         member, tokens, now = noted
+        # Only if the answer grew: a token above the limit is computed and thrown away.
         if state.generated_len() > tokens:
             stamps = state.timestamps
             member.group.driver.item(1, member.choice, at_monotonic_ns=int(stamps[-1] * _NS) if stamps else now)
@@ -170,6 +173,7 @@ class _BatchingEngine:
 
     def waits(self, _noted: None, _result: None, _scheduler: Any, state: Any) -> None:
         """After ``add_waiting_request``: for the first time, or because its cache was taken away."""
+        # Popped, so that the mapping holds a state only between its reset and its return to the queue.
         known, origin = self._origins.pop(id(state), (None, None))
         if known is not None and known() is state:
             self._continue(origin, state)

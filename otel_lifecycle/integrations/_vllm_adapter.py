@@ -30,6 +30,7 @@ from otel_lifecycle.types import Request
 FRONTENDS: Final = ("vllm.v1.engine.async_llm", "vllm.v1.engine.llm_engine")
 """The modules whose engines answer clients: the server's, and that of the offline ``LLM``."""
 
+# Numbers of EngineCoreEventType; patch() refuses an engine that has others.
 _SCHEDULED: Final = 2
 _PREEMPTED: Final = 3
 _NS: Final = 1_000_000_000
@@ -49,6 +50,7 @@ _OPERATIONS: Final = (
 
 def when_frontend_is_imported(start: Callable[[], None]) -> None:
     """Call ``start`` once an engine that answers clients is imported; at once if it is."""
+    # Imported here: only a plug-in that is switched on needs wrapt.
     from wrapt import register_post_import_hook
 
     for module in FRONTENDS:
@@ -98,6 +100,7 @@ class _Frontend:
 
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
         self._tracer_provider = tracer_provider
+        # Weak: what is kept for an engine goes when the engine is gone.
         self._engines: weakref.WeakKeyDictionary[Any, _VllmEngine] = weakref.WeakKeyDictionary()
 
     def engine_made(self, _noted: None, _result: None, engine: Any, *_arguments: Any, **_named: Any) -> None:
@@ -150,6 +153,8 @@ class _Frontend:
         **_named: Any,
     ) -> tuple[_VllmEngine, int]:
         """Before ``OutputProcessor.process_outputs``: what one step of the engine core brought."""
+        # Read first: the end of a request is when its last output came in, not when all of the step has been
+        # processed.
         received_ns = time.perf_counter_ns()
         engine = self._of(processor)
         stamp = received_ns if engine_core_timestamp is None else int(engine_core_timestamp * _NS)
@@ -160,6 +165,7 @@ class _Frontend:
             member = get(output.request_id)
             if member is None:
                 continue
+            # Choices of one request take the slower path, because step() always marks choice 0.
             if member.started and not output.events and member.group.expected == 1:
                 decoding.append(member.group.driver.request)
                 counts.append(len(output.new_token_ids))
@@ -229,6 +235,7 @@ def _read(member: Member, output: Any, stamp: int) -> None:
 
 
 def _cached_tokens(output: Any) -> int | None:
+    # Older versions have num_cached_tokens on the output itself, newer ones in prefill_stats.
     stats = getattr(output, "prefill_stats", None)
     found = getattr(output if stats is None else stats, "num_cached_tokens", None)
     return found if isinstance(found, int) else None
@@ -236,6 +243,7 @@ def _cached_tokens(output: Any) -> int | None:
 
 def _asked(request: Any, model: str | None) -> dict[str, object]:
     """Return what a request says of itself."""
+    # Missing in 0.12, where request_id is the client's own; later versions add a suffix to that.
     name = getattr(request, "external_req_id", None) or request.request_id
     sampling, lora = request.sampling_params, request.lora_request
     prompt = request.prompt_token_ids if request.prompt_token_ids is not None else request.prompt_embeds

@@ -2,8 +2,8 @@
 
 A request arrives over HTTP, is admitted when a worker takes it from the queue, and its input is ready when
 ``predict`` begins.  Tokens are those of the frames of an OpenAI spec; what another API streams is output of unknown
-size, and what it returns is a whole answer.  Of a worker that decodes several requests at once it is not known which
-enters the model, so preprocessing and prefill are absent there.  ``on_after_predict`` is not used: of a generator it
+size, and what it returns is a whole answer.  Where a worker decodes several requests at once, it does not tell which
+one enters the model, so preprocessing and prefill are absent.  ``on_after_predict`` is not used: for a generator it
 comes before the first token, not after the last.
 """
 
@@ -32,6 +32,7 @@ class LitServeInstrumentor(EngineInstrumentor):
     requirement: ClassVar[str] = ">= 0.2.19, < 0.3"
 
     def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        # Imported here: this module is loaded as an entry point, whether LitServe is installed or not.
         import litserve.server
         import litserve.utils
 
@@ -44,6 +45,7 @@ class LitServeInstrumentor(EngineInstrumentor):
                 original(server)
                 routes = [_route_of(litserve, lit_api) for lit_api in server.litapi_connector]
                 server.app.add_middleware(LifecycleMiddleware, routes=routes, tracer_provider=tracer_provider, **told)
+                # The public way to add a callback is an argument of LitServer, which exists by now.
                 server._callback_runner._add_callbacks(worker.WorkerMarks())
 
             return register_middleware
@@ -54,6 +56,7 @@ class LitServeInstrumentor(EngineInstrumentor):
 
             return response_queue_to_buffer
 
+        # Not public, checked with 0.2.19.  Where the method or the function is missing, the server is left alone.
         patches.wrap(litserve.server.LitServer, "_register_middleware", followed)
         patches.wrap(litserve.server, "response_queue_to_buffer", listening)
         patches.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
@@ -81,6 +84,8 @@ def _remembering(original: Callable[..., None]) -> Callable[..., None]:
         original(item, *arguments, **named)
         handle = current()
         if handle:
+            # On the item, because the listener runs in a task of its own, where no request is current.  Weak, because
+            # the server may keep the item longer than the request.
             item.otel_lifecycle = weakref.ref(handle)
 
     return init
@@ -118,6 +123,7 @@ class _Listening:
     def _take(self, handle: Request, status: Any, kind: Any, worker_id: Any) -> None:
         if isinstance(worker_id, self._worker.Mark):
             # Of several choices each is taken from the queue by itself; the first one is the request's.
+            # Checked before the mark, because a late one would be an illegal transition.
             if handle.state == _STATES[worker_id.event]:
                 handle.record([{"event": worker_id.event, "timestamp": worker_id.at_ns}])
         elif status == self._worker.LitAPIStatus.ERROR and kind == self._worker.LoopResponseType.STREAMING:

@@ -4,7 +4,7 @@ A call of ``create_completion``, ``create_chat_completion`` or ``create_embeddin
 same one.  Tokens are marked where the model yields them, so a whole answer has a first token too; the input is ready
 when that begins.  In the server a request arrives over HTTP and is admitted when it holds the model's lock.  A stream
 that the server breaks off, because another request came or the client left, is cancelled, whatever it sends last.  With
-a draft model several tokens come of one step: how many is not told, so gaps and counts of a stream are absent.
+a draft model one step gives several tokens and does not tell how many, so gaps and counts of a stream are absent.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class LlamaCppInstrumentor(EngineInstrumentor):
     requirement: ClassVar[str] = ">= 0.3.36, < 0.4"
 
     def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        # Imported here: this module is loaded as an entry point, whether the engine is installed or not.
         import llama_cpp
 
         llama, is_end = llama_cpp.Llama, getattr(llama_cpp, "llama_vocab_is_eog", None)
+        # Asked before anything is patched: without it, an end token would count as output.
         if is_end is None:
             raise Unsupported("llama_cpp has no llama_vocab_is_eog")
         told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
@@ -70,6 +72,7 @@ class LlamaCppInstrumentor(EngineInstrumentor):
         for name, (operation, shape) in METHODS.items():
             patches.wrap(llama, name, _Method({**told, "operation": operation}, shape, tracer_provider).around)
         patches.wrap(llama, "generate", _Generation(is_end).around)
+        # find_spec() and not an import: the server's packages are heavy, and most programs use the class alone.
         if all(importlib.util.find_spec(name) is not None for name in SERVER_NEEDS):
             _patch_server(patches, told, tracer_provider)
 
@@ -104,6 +107,7 @@ class _Method(EngineMethod):
                 return original(llama, *arguments, **named)
             call.suggest(model=model_name(named.get("model") or llama.model_path))
             result = call.run(original, llama, *arguments, **named)
+            # Tokens are marked in generate(), where the model yields them; the frames add only what else they tell.
             read = reader(call, counts=False)
             if hasattr(result, "__next__"):
                 return call.stream(result, read=read, eager=True)
@@ -142,10 +146,13 @@ class _Generation:
         try:
             token = next(source)
             while True:
+                # _model is private, checked with 0.3.36; the requirement excludes 0.4.
                 if not self._is_end(llama._model.vocab, token):
                     drive.item(count)
                 elif drive.awaits_output:
+                    # An end token first: the answer is empty, and that is known.
                     drive.answer(0)
+                # generate() is a two-way generator: a caller may send tokens back into it.
                 sent = yield token
                 token = source.send(sent)
         except StopIteration:
@@ -158,9 +165,6 @@ def _asked(named: Mapping[str, Any]) -> dict[str, object]:
     """Return what the arguments of a call say of the request."""
     stream = named.get("stream")
     return {"max_tokens": whole(named.get("max_tokens")), "stream": stream if isinstance(stream, bool) else None}
-
-
-# ------------------------------------------------------------------------------------------------ the server
 
 
 def _patch_server(patches: Patches, told: Mapping[str, Any], tracer_provider: TracerProvider | None) -> None:
@@ -180,9 +184,10 @@ def _patch_server(patches: Patches, told: Mapping[str, Any], tracer_provider: Tr
 
 
 def _admitted(original: Callable[[], AsyncIterator[Any]]) -> Callable[[], AsyncIterator[Any]]:
-    """Whoever gets the model's lock is admitted."""
+    """A request is admitted when it gets the model's lock."""
 
     async def get_llama_proxy() -> AsyncIterator[Any]:
+        # FastAPI drives a dependency that is an async generator function, so the wrapper has to be one, too.
         async with contextlib.asynccontextmanager(original)() as proxy:
             driver.adopt(current(), owned=False).mark("admit")
             yield proxy
@@ -191,7 +196,7 @@ def _admitted(original: Callable[[], AsyncIterator[Any]]) -> Callable[[], AsyncI
 
 
 def _published(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A stream that is broken off ends its request there: the server closes the response in good order afterwards."""
+    """End the request where its stream breaks off: the server closes the response normally afterwards."""
 
     async def get_event_publisher(*arguments: Any, **named: Any) -> Any:
         drive = driver.adopt(current(), owned=True)

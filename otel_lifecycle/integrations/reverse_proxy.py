@@ -110,11 +110,13 @@ class ReverseProxy:
         self._client: httpx.AsyncClient | None = None
 
     def _connected(self) -> httpx.AsyncClient:
+        # Made by the first request, because a client belongs to the event loop it is first used on.
         if self._client is None:
             # No proxy, netrc or cookie of the environment: what the client sent is what the engine gets.
             self._client = httpx.AsyncClient(
                 trust_env=False,
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                # No limit of connections: it would queue requests here, where nobody looks for a queue.
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             )
         return self._client
@@ -127,6 +129,7 @@ class ReverseProxy:
             await self._serve(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
+            # The proxy speaks HTTP only.  Closing before accepting answers the handshake with 403.
             await send({"type": "websocket.close", "code": 1003})
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -147,6 +150,7 @@ class ReverseProxy:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Cancelling the exchange closes the connection to the engine, which is how the engine learns of it.
+            # Both, whichever came first: nothing of this request may outlive it.
             for task in (work, gone):
                 task.cancel()
             results = await asyncio.gather(work, gone, return_exceptions=True)
@@ -187,6 +191,7 @@ class ReverseProxy:
     def _headers(self, scope: Message) -> list[Header]:
         kept = [(name, value) for name, value in _end_to_end(scope["headers"]) if name != b"host"]
         carrier: dict[str, str] = {}
+        # The current span is the request's: what the engine traces becomes its child, not the client's.
         propagate.inject(carrier)
         if carrier:
             ours = {name.lower().encode(): value.encode() for name, value in carrier.items()}
@@ -215,6 +220,7 @@ class _RequestBody:
             piece = await self._next()
             size += len(piece)
             self._held.append(piece)
+        # An empty body must not become a chunked one.
         self._held = [piece for piece in self._held if piece]
         return b"".join(self._held) if self._ended else None
 
@@ -256,6 +262,7 @@ class _RequestBody:
 async def _pass_on(response: httpx.Response, send: Send) -> None:
     headers = [*_end_to_end(response.headers.raw), VIA]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    # Raw, because a decoded body would not match its Content-Length and Content-Encoding.
     async for piece in response.aiter_raw():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -271,7 +278,7 @@ def _end_to_end(headers: Iterable[Header]) -> list[Header]:
 async def _refuse(send: Send, error: httpx.TransportError) -> None:
     """Answer for an engine that cannot be reached."""
     late = isinstance(error, httpx.TimeoutException)
-    # Of the error its class alone: its text may quote an address with credentials.
+    # Only the class of the error: its text may quote an address with credentials.
     say("proxy", f"the engine cannot be reached: {type(error).__name__}", level=logging.WARNING)
     await _answer(send, 504 if late else 502, "the engine cannot be reached")
 
@@ -284,12 +291,13 @@ async def _answer(send: Send, status: int, message: str) -> None:
 
 
 def _note(body: bytes | None) -> None:
-    """Note what the request's own body says of it: the model, the limit of its answer, whether it is streamed."""
+    """Note what the request's own body says: the model, the limit of its answer, whether it is streamed."""
     request = lifecycle.current()
     if not body or not body.lstrip().startswith(b"{"):
         return
     try:
         asked = json.loads(body)
+    # The engine gets the body all the same, and its answer says what is wrong with it.
     except (ValueError, RecursionError):
         return
     facts: dict[str, Any] = {}
@@ -298,7 +306,7 @@ def _note(body: bytes | None) -> None:
     limit = next((asked[name] for name in _MAX_TOKENS if type(asked.get(name)) is int), None)
     if limit is not None:
         facts["max_tokens"] = limit
-    # Ollama streams unless told otherwise; everybody else the other way round.
+    # Without the field nothing is noted: Ollama streams by default, the other engines do not.
     stream = asked.get("stream")
     if isinstance(stream, bool):
         facts["stream"] = stream

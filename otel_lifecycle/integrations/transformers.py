@@ -25,6 +25,7 @@ ROUTES: Final = (
 
 def _patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     def follow(app: Any) -> None:
+        # The engine's hooks join the request that this opens, so that it begins at the HTTP server.
         app.add_middleware(LifecycleMiddleware, routes=ROUTES, tracer_provider=tracer_provider)
 
     _transformers_adapter.patch(hooks, tracer_provider)
@@ -48,6 +49,7 @@ def uninstrument() -> None:
 
 def main() -> None:
     """Run the command ``transformers`` with its server instrumented."""
+    # Imported here: transformers loads torch, and importing this module must stay cheap.
     from transformers.cli.transformers import main as command
 
     from otel_lifecycle.integrations.auto import ensure_processor

@@ -1,7 +1,7 @@
 """``xllamacpp``: llama.cpp's server inside the process, called through ``Server.handle_*``.
 
 Each call is a request.  A stream gives its tokens as they come; a whole answer gives their number.  The engine's
-queue and prompt processing are inside one call and it tells their ends to nobody, so those stages are absent.
+queue and prompt processing happen inside one call that does not report their ends, so those stages are absent.
 Requests to the server's own HTTP port never pass through Python and are not seen.
 """
 
@@ -41,6 +41,7 @@ class XllamacppInstrumentor(EngineInstrumentor):
     requirement: ClassVar[str] = ">= 0.2.14, < 2027"
 
     def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+        # Imported here: this module is loaded as an entry point, whether the engine is installed or not.
         import xllamacpp
 
         told = {"backend": "llama.cpp", "backend_version": installed_version(self.distribution)}
@@ -83,6 +84,7 @@ class _Run:
             return callback
 
         def each(frame: Any) -> Any:
+            # Read before the callback gets it, because a callback may take long or change the frame.
             self._read(frame)
             try:
                 stop = callback(frame)
@@ -100,6 +102,7 @@ class _Run:
         if isinstance(result, Mapping):
             reader(self._call, counts=False)(_of_all_choices(result))
         if self._stopped:
+            # A callback that returns True is the only way to stop the engine, and nothing in the result tells it.
             self._call.end(cancellation())
         self._call.answered()
 
@@ -112,7 +115,7 @@ def _of_all_choices(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _asked(prompt: Any) -> dict[str, object]:
-    """Return what the body of a request says of it; nothing of one that cannot be read."""
+    """Return what the body of a request says about it; nothing if it cannot be read."""
     try:
         body = json.loads(prompt) if isinstance(prompt, (str, bytes)) else prompt
     except ValueError:
