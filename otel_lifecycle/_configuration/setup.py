@@ -33,6 +33,7 @@ class _Default:
     """What ``configure()`` set up in this process, or in the parent that this one was forked from."""
 
     def __init__(self) -> None:
+        # Re-entrant, because building a pipeline may ask the delegating providers for the current one.
         self.lock = RLock()
         self.settings: Settings | None = None
         self.pipeline: Pipeline | None = None
@@ -43,6 +44,7 @@ class _Default:
 
     def current(self) -> Pipeline | None:
         """Return the pipeline of this process; a forked child's is built when it is first asked for."""
+        # Without the lock, because every span and record asks; the lock is for the one time in a child.
         if self.pid != os.getpid() and self.settings is not None:
             with self.lock:
                 if self.pid != os.getpid():
@@ -54,6 +56,8 @@ class _Default:
         from otel_lifecycle._configuration.pipeline import Pipeline
 
         assert self.settings is not None  # noqa: S101  # only called where there are some
+        # Set first: what is built may ask for the current pipeline, and must not start to build another.  Until it
+        # stands, other threads get the parent's, which exports nothing in a child.
         self.pid = os.getpid()
         self.pipeline = Pipeline(self.settings, child=True, **self.own)
         if self.installed is not None:
@@ -105,10 +109,12 @@ def configure(
     arguments that cannot apply there.  A second call is ignored with a warning.
     Raises ConfigurationError for a setting that makes no sense.
     """
+    # First of all: locals() holds only the parameters as long as nothing else is assigned.
     arguments = {name: value for name, value in locals().items() if value is not None}
     with _default.lock:
         own = _own_providers()
         settings = read_settings(arguments, signals=[name for name in SIGNALS if PROVIDER_OF[name] not in own])
+        # After the settings are read, so that a second call with a wrong setting raises, too.
         if _default.current() is not None:
             logger.warning("configure() was called before; this call changes nothing")
             return
@@ -118,6 +124,7 @@ def configure(
 
 def _own_providers() -> dict[str, Any]:
     """Return the global providers that the app set up itself, by the names that a pipeline takes them under."""
+    # Imported here and below: `import otel_lifecycle` must not load the SDK.
     from opentelemetry.sdk.trace import TracerProvider
 
     from otel_lifecycle._configuration.fork_safe_providers import ForkSafeMeterProvider, ForkSafeTracerProvider
@@ -126,6 +133,8 @@ def _own_providers() -> dict[str, Any]:
     own: dict[str, Any] = {}
     if isinstance(tracers, TracerProvider) and not isinstance(tracers, ForkSafeTracerProvider):
         own["tracer_provider"] = tracers
+    # By method and not by class: any provider that can be flushed is a working one; the API's proxy has no
+    # force_flush().
     if hasattr(meters, "force_flush") and not isinstance(meters, ForkSafeMeterProvider):
         own["meter_provider"] = meters
     return own
@@ -158,11 +167,14 @@ def _install(settings: Settings, own: dict[str, Any]) -> None:
     )
     _default.settings, _default.pid = settings, os.getpid()
     _default.pipeline = Pipeline(settings, **_default.own)
+    # A global provider can be set once.  After a shutdown the one from the first configure() is still there, and asks
+    # for the new pipeline by itself.
     if "tracer_provider" not in own and not isinstance(tracers, ForkSafeTracerProvider):
         trace.set_tracer_provider(ForkSafeTracerProvider(_tracer_provider))
     if "meter_provider" not in own and not isinstance(meters, ForkSafeMeterProvider):
         _default.installed = ForkSafeMeterProvider(_meter_provider)
         metrics.set_meter_provider(_default.installed)
+    # Last: nothing is registered for a pipeline that could not be built.
     process_exit.at_exit(_at_exit)
     if settings.handle_sigterm:
         process_exit.at_sigterm(_at_exit, settings.shutdown_timeout + 1)
@@ -185,11 +197,13 @@ def shutdown(timeout: float | None = None) -> bool:
     longer, whatever the exporters do.  Afterwards requests are no-ops until ``configure()`` is called again.
     """
     with _default.lock:
+        # A forked child that has built nothing has nothing to shut down; the pipeline it inherited is its parent's.
         pipeline = _default.pipeline if _default.pid == os.getpid() else None
         settings, _default.settings, _default.pipeline = _default.settings, None, None
     if pipeline is None or settings is None:
         return True
     left, _default.spent = max(0.0, settings.shutdown_timeout - _default.spent), 0.0
+    # Outside the lock: it may take seconds, and what ends here may ask for a provider.
     done = pipeline.shutdown(left if timeout is None else timeout)
     if not done:
         logger.warning("shutdown gave up on an exporter that does not answer; what it held is lost")
@@ -202,14 +216,15 @@ def prepare() -> None:
 
 
 def flush(at_most: float) -> None:
-    """Send what ``configure()`` still holds; nothing without it.
+    """Send what ``configure()`` still holds; does nothing without it.
 
-    Takes up to ``at_most`` seconds and up to half of the time that the shutdown has.  What it spent in vain is the
-    shutdown's no longer: together they keep to that time.
+    Takes up to ``at_most`` seconds and up to half of the time that the shutdown has.  Time that it spends in vain is
+    taken from the shutdown, so that both together keep to that limit.
     """
     pipeline, settings = _default.pipeline, _default.settings
     if pipeline is None or settings is None or _default.pid != os.getpid():
         return
+    # On a thread of its own, because force_flush() of the SDK may exceed its timeout (13.6 s instead of 1 s, #4568).
     worker = Thread(target=pipeline.flush, args=(settings.shutdown_timeout,), name="otel-lifecycle-flush", daemon=True)
     began = monotonic()
     worker.start()

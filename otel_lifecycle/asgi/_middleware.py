@@ -1,4 +1,8 @@
-"""``LifecycleMiddleware``: plain ASGI, so that nothing is buffered and a client that leaves is seen."""
+"""``LifecycleMiddleware``: plain ASGI, so that nothing is buffered and a client that leaves is seen.
+
+It opens the request and makes it current while the app runs.  ``_disconnect_watch`` wraps the server's ``receive``,
+``_sender`` its ``send``, and ``_response`` decides from what both see how the request ends.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ App: TypeAlias = "Callable[[Any, Any, Any], Awaitable[None]]"
 
 SCOPE_KEY: Final = "otel_lifecycle.request"
 """Marks the scope of a request that is followed, so that a nested middleware skips it."""
+# In the context besides the scope: an app that is called in process gets a new scope, but the same context.
 _FOLLOWED: Final = create_key("otel_lifecycle-exchange")
 
 
@@ -99,6 +104,7 @@ class LifecycleMiddleware:
         if kind == "lifespan":
             await live(self.app, scope, receive, send)
             return
+        # The cheap questions first: every request of the server passes here.
         route = None if SCOPE_KEY in scope or not self._table.routes else self._route_of(scope)
         if route is None:
             await self.app(scope, receive, send)
@@ -116,6 +122,7 @@ class LifecycleMiddleware:
     async def _serve_http(self, route: Route, scope: Message, receive: Receive, send: Send) -> None:
         # An app that calls a second one in its own process has two requests: the outer one is not joined then.
         join = get_value(_FOLLOWED) is None
+        # A list: ASGI allows any iterable, and several readers need it.
         headers = list(scope.get("headers", ()))
         parent = caller_context(headers)
         driver = self._table.begin(route, headers, parent=parent, join=join)
@@ -123,6 +130,7 @@ class LifecycleMiddleware:
             await self.app(scope, receive, send)
             return
         response = HttpResponse(driver, self._table.tokens_of(route))
+        # In place, not in a copy: frameworks keep state in the scope that a server or an outer middleware reads.
         scope[SCOPE_KEY] = True
         server = ServerContext()
         watch = DisconnectWatch(receive, server, response.client_left, empty=_is_empty(scope))
@@ -130,6 +138,7 @@ class LifecycleMiddleware:
 
         async def app() -> None:
             await self.app(scope, watch.receive, sender.send)
+            # An app that returns without a body leaves the held head; the server has to see what the app sent.
             await sender.release()
 
         try:
@@ -151,6 +160,7 @@ class LifecycleMiddleware:
             error = raised
             raise
         finally:
+            # In finally and not in except, because a handler that returns normally has left its request, too.
             requests.leave(error)
 
 
@@ -162,6 +172,7 @@ async def _in_context(
     leave: Callable[[BaseException | None], None],
 ) -> None:
     """Run the app with the request current, and take its end from what leaves the app."""
+    # Not a with block: after GeneratorExit nothing may be detached.
     followed = attach(context)
     active = driver.active()
     active.__enter__()
