@@ -80,7 +80,7 @@ class Checker:
     ) -> bool:
         """Apply an event as far as it can be applied; return whether it was legal.
 
-        Arguments as :meth:`Timeline.apply` has them.
+        The arguments are those of :meth:`Timeline.apply`.
         """
         try:
             self.timeline.apply(event, timestamp, count, choice, remote=remote, given=given)

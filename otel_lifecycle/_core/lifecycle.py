@@ -104,6 +104,7 @@ _DEFAULT = (
     Row("queued", "admit", "preprocessing", "the scheduler granted resources"),
     Row("preprocessing", "input_ready", "prefill", "input may enter the model"),
 )
+# Engines that tokenise in the API process do so before a request queues for the scheduler.
 _PREPROCESS_FIRST = (
     Row("not_arrived", "arrive", "preprocessing", "once; the request entered the process"),
     Row("preprocessing", "input_ready", "queued", "the input is ready and waits for resources"),
@@ -115,6 +116,7 @@ _GENERATION = (
     Row("decode", "token", "decode", "one more output token"),
     Row("decode", "complete", "completed", "normal completion only from decode"),
 )
+# Embedding, reward and rerank models make one pass over the input and put out no tokens.
 _POOLING = (Row("prefill", "complete", "completed", "the model's one pass; there are no tokens"),)
 
 _QUEUE = Stage(name="queue", state="queued", metric="queue_wait", entered="arrival", left="admitted", leave="admit")

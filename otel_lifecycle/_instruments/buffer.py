@@ -79,7 +79,7 @@ class FoldBuffer(Generic[_Value]):
             self._flush()
 
     def forget(self) -> None:
-        """Drop what a forked child inherited: those values are its parent's.  Nobody alive may hold the lock."""
+        """Drop what a forked child inherited, its parent's values and a lock that a thread there may hold."""
         self._lock = threading.RLock()
         self._values.clear()
         self._gaps = 0

@@ -226,7 +226,7 @@ def _streams_of(instrument: Any, sdk: SdkMetrics | None) -> Streams | None:
     return Streams(instrument, known)
 
 
-# The self-test takes some 20 ms of CPU, so its answer is kept, a bad one too.
+# The self-test takes some 20 ms of CPU, so its answer is kept, also where the SDK is not trusted.
 @lru_cache(maxsize=1)
 def trusted_sdk() -> SdkMetrics | None:
     """Return the SDK's classes if bulk recording leaves in it what plain recording does; found out once a process."""

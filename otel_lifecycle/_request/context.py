@@ -25,7 +25,7 @@ def context_of(tracked: TrackedRequest, base: Context | None = None, span: Span 
 
 def is_current(tracked: TrackedRequest) -> bool:
     """Return whether the request is the current one."""
-    # The reference is compared, not the handle: no strong reference to the handle is made for a moment.
+    # Comparing the references keeps the handle weakly held; a strong reference here could be its last one.
     return get_value(_REQUEST) is tracked.reference
 
 
@@ -43,7 +43,7 @@ def handle_in_context() -> TokenPath | None:
 def detach_own(token: object) -> None:
     """Detach what was attached around one await of ours; where the token is of another context, do nothing.
 
-    A coroutine that is thrown away is closed wherever the collector, or a loop that ends, happens to be.  What was
+    A coroutine that is discarded is closed wherever the collector, or a loop that ends, happens to be.  What was
     attached has gone with its context then, and ``detach`` would log that as an error.
     """
     if not isinstance(token, Token):

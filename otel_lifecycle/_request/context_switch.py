@@ -19,7 +19,7 @@ from opentelemetry.context import Context, attach, detach, get_current
 class ContextSwitch(NamedTuple):
     """How to make a context current, to see which one is, and to go back; ``leave`` may raise ValueError.
 
-    It does so where a coroutine that was thrown away is closed in another context: what was entered has gone with its
+    It does so where a coroutine that was discarded is closed in another context: what was entered has gone with its
     own context then, and there is nothing to leave.
     """
 

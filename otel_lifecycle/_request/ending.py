@@ -1,8 +1,8 @@
-"""The end of one request: it is closed, judged and written once; then come the tokens that nobody wants any more.
+"""The end of one request: it is closed, judged and written once; tokens that come later are wasted.
 
 How it works.  :meth:`RequestEnding.close` fixes how the request ended; from then on its state does not change.
 :meth:`RequestEnding.finish` judges it, which records its metrics, writes its span and ends it.  The two are apart
-because ``close`` runs while no other call of the request can, and ``finish`` must not: ``span.end()`` calls other
+because ``close`` runs while every other call of the request waits, and ``finish`` must not: ``span.end()`` calls other
 people's processors, which may wait for a thread that calls into this request.
 
 A signal handler may raise at any line of ours, so ``finish`` may be interrupted at any point and is called again by the
@@ -79,7 +79,7 @@ class RequestEnding:
         self._error_type: str | None = None
         self._ended_at = 0
         self._report: Report | None = None
-        # Whoever holds it finishes: another thread, or this one, interrupted by a signal handler in the middle of it.
+        # Its holder finishes the request: another thread, or this one, interrupted by a signal handler meanwhile.
         self._finishing = Lock()
         self._judged = False
         self._told = False
@@ -92,7 +92,7 @@ class RequestEnding:
         self._ended_at = perf_counter_ns()
         self.late = TokensAfterEnd(late)
         self.provisional = None
-        # Last: whoever sees a status finds everything above in place.
+        # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
 
     # Finishing.
@@ -101,7 +101,7 @@ class RequestEnding:
         """Judge it, write its span and end that, once.  What goes wrong in it is logged, and the span ends."""
         mine = False
         try:
-            # It never waits: whoever holds the lock finishes the request, and that may be this very thread.
+            # It never waits: the holder of the lock finishes the request, and that may be this very thread.
             mine = not self.finished and self._finishing.acquire(blocking=False)
             if mine and not self.finished:
                 self._finish_once()
@@ -277,7 +277,7 @@ class RequestEnding:
             self.assessor.record_gaps(gaps, labels, self._writer.exemplar_context())
 
     def after_end(self, event: str) -> None:
-        """Count an event that came after the end; none of them is counted after a shutdown."""
+        """Count an event that came after the end; after a shutdown none is counted."""
         if self.silenced:
             return
         status = self._state.status

@@ -1,4 +1,8 @@
-"""The handle of no request: what ``current()`` gives outside of one, and ``request()`` without an SDK."""
+"""The handle of no request: what ``current()`` gives outside of one, and ``request()`` without an SDK.
+
+How it works.  Every method that a live handle passes on is overridden, so that nothing of one is reached and a call
+costs one empty function.  Names of stages are still checked, because a wrong one is an error in the program.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ class NoRequest(Request):
 
     def __init__(self) -> None:
         # step() appends here.
+        # No call of `super().__init__`: without `_tracked` the driver sees that this handle stands for nothing.
         self._ts = _Sink()
 
     def __bool__(self) -> bool:

@@ -53,7 +53,7 @@ class StageBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A generator that is garbage is closed in whatever context the collector runs. Any other exit is in the context
+        # A discarded generator is closed in whatever context the collector runs. Any other exit is in the context
         # that was entered, and a mismatch there is worth OpenTelemetry's error log.
         if kind is GeneratorExit:
             detach_own(self._token)

@@ -238,7 +238,7 @@ async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any,
                 inner = here()
                 try:  # noqa: SIM105  # suppress() costs two calls a token
                     leave(token)
-                except ValueError:  # Thrown away in the middle of the step, and closed in another context.
+                except ValueError:  # Discarded in the middle of the step, and closed in another context.
                     pass
             try:
                 sent = yield item
@@ -248,10 +248,10 @@ async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any,
             except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
                 step = _into(iterator, "athrow", error)
     except BaseException as error:
-        # The request ends before anything is awaited: whoever tears the stream down may never come back.
+        # The request ends before anything is awaited: the task that tears the stream down may never come back.
         source.left(error)
         close = getattr(iterator, "aclose", None)
-        # Thrown away in the middle of a step, a generator stays "running" until it is thrown away itself.
+        # A generator that is discarded in the middle of a step stays "running" until it is collected.
         if close is not None and not getattr(iterator, "ag_running", False):
             await _within(inner, close)
         raise

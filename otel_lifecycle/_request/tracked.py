@@ -107,7 +107,7 @@ class TrackedRequest(MarkedRequest):
     # Blocks.
 
     def stage_span(self, stage: Stage) -> Span | None:
-        """Return the live span of a stage that a block is spent in; None of a request that has ended.
+        """Return the live span of a stage that a block is spent in; None once the request has ended.
 
         It is started outside of :meth:`_run`: other people's processors see it start.
         """
@@ -306,7 +306,7 @@ class TrackedRequest(MarkedRequest):
         """Fold token logs that have grown long; record what came after the end, and its lag once it has settled.
 
         A collection is ``thorough``.  On a serving thread a fold waits for four times the length and is a slice: long
-        streams are folded by whoever collects, and stay bounded where nobody does.
+        streams are folded by collections, and stay bounded where there are none.
         """
         if self.state.status is None:
             above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)

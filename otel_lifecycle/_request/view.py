@@ -1,4 +1,8 @@
-"""What is known of a request, read without changing anything."""
+"""What is known of a request, read without changing anything.
+
+How it works.  A view may stand for no request.  Each property then gives the answer that makes its reader do nothing,
+so drop-ins need no test of their own.
+"""
 
 from __future__ import annotations
 
