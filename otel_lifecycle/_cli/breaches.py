@@ -1,4 +1,4 @@
-"""Every illegal transition of a request: where it came, and the rule it broke."""
+"""Every illegal transition of a request: where it happened, and the rule it broke."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class Violated:
 
 
 def findings(request: Request) -> Iterator[Violated]:
-    """Yield the violations of a request, those alike as one; ``truncated`` is none, it says nothing can be judged."""
+    """Yield the violations of a request, equal ones as one; ``truncated`` is none: nothing can be judged then."""
     alike: dict[tuple[str, str | None, str | None], list[Breach]] = {}
     for breach in request.breaches:
         if breach.kind != "truncated":
+            # A stream that breaks one rule does so at every token; one line with a count says the same.
             alike.setdefault((breach.kind, breach.state, breach.event), []).append(breach)
     for breaches in alike.values():
         first = breaches[0]
@@ -86,6 +87,7 @@ def rule_of(breach: Breach) -> str:
     if unknown or breach.kind in {"illegal_transition", "event_after_terminal", "duplicate_terminal"}:
         state, event = breach.state or "", breach.event or ""
         for shape in SHAPES.values():
+            # The span need not name its shape: any shape in which the event is illegal there gives the right row.
             if event not in shape.table.get(state, {event: ""}):
                 return str(transition_error(shape, state, event))
     return RULES.get(breach.kind, "the span counts it, and its event was dropped")

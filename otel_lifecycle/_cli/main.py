@@ -32,15 +32,16 @@ COMMANDS: Final = {
 """Every command and its one line of help, so that the list costs no import."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What only writing meets."""
+"""Errors that only writing raises."""
 
 MISSING: Final = "needs its extra: pip install '.[{}]' in its folder ({})"
 
 
 def main() -> None:
     """Run the command line and exit."""
+    # Standard output may be replaced by an object without an encoding, as under a test runner.
     for stream in (sys.stdout, sys.stderr):
-        # A name in a script that the terminal's encoding lacks is no reason to stop.
+        # A name in a script that the terminal's encoding lacks must not stop the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     sys.exit(run())
@@ -53,10 +54,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
+        # Extras are optional, so their absence is a usage error and not a fault of the program.
         extra = "compare" if (error.name or "").startswith("scipy") else "cli"
         return _complain(MISSING.format(extra, error))
     except (BrokenPipeError, SystemExit):
-        # Whoever read the output has had enough.  Click and rich make an exit with 1 of it; nothing else exits here.
+        # The reader closed the pipe.  Click and rich turn that into an exit with 1; nothing else exits here.
         _leave_output()
         return 0
     except OSError as error:
@@ -74,7 +76,7 @@ def _leave_output() -> None:
 
 
 def _unforeseen(error: Exception) -> str:
-    """Say what happened and where, so that it can be reported; an exit code of 1 would say something else."""
+    """Return what happened and where, for a bug report; an exit code of 1 would mean something else."""
     last, place = traceback.extract_tb(error.__traceback__)[-1], BEING_READ.get()
     within = "" if place is None else f"{place}: "
     return (
@@ -87,6 +89,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     import click
 
     try:
+        # Not standalone: click would exit by itself, and its exit code 1 means "found" here.
         code = _group()(arguments, standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -106,6 +109,7 @@ def _complain(message: str, code: int = 2) -> int:
 def _group() -> click.Group:
     import click
 
+    # Defined here, because click itself is part of an extra and must not be imported with this module.
     class Commands(click.Group):
         """Imports a command when it is asked for."""
 

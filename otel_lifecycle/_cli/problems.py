@@ -12,16 +12,17 @@ UNUSABLE: Final = 2
 """The command could not do its work: a file that is no trace, an unknown metric, a side without samples."""
 
 
+# A context variable and not an argument: an unforeseen error can come from any depth.
 BEING_READ: Final[ContextVar[str | None]] = ContextVar("being_read", default=None)
-"""The file or message being worked on, to be named if something unforeseen happens."""
+"""The file or message being read, for the message of an unforeseen error."""
 
 
 class Unusable(Exception):
-    """What was given cannot be worked with; the message is for the person who typed the command."""
+    """The input is unusable; the message is for the user of the command."""
 
 
 class NotATrace(Unusable):
-    """A file that holds no telemetry at all, or nothing else of ``what`` it was taken for."""
+    """A file without any telemetry, or without any ``what``."""
 
     def __init__(self, name: str, reason: str, what: str = "trace file") -> None:
         super().__init__(f"{name} is no {what}: {reason}")

@@ -1,4 +1,4 @@
-"""How single figures are written."""
+"""The text form of single figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 NOTHING: Final = "-"
-"""What stands where there is nothing to say; never 0."""
+"""The text for an unknown value; never 0."""
 
 
 def seconds(value: float | None) -> str:
@@ -44,17 +44,19 @@ def text(value: object) -> str:
 
 
 def printable(value: str) -> str:
-    """Return a text without what would steer a terminal or turn the direction of a line; a blank for a line's end.
+    """Return a text without control characters and direction marks; a line break becomes a blank.
 
-    Names come from whoever sent the request.
+    Names come from the clients of the server, so they can hold anything.
     """
+    # isprintable is the fast path: nearly every name passes it.
     return value if value.isprintable() else value.translate(_STEERING)
 
 
 _CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0))
+# Marks for the direction of text: with them a name can make a line read as something else.
 _DIRECTIONS: Final = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _HALVES: Final = range(0xD800, 0xE000)
-"""Of a character that is none."""
+"""Halves of surrogate pairs, which are no characters."""
 _STEERING: Final = {
     **dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *_HALVES), "\N{REPLACEMENT CHARACTER}"),
     **dict.fromkeys(map(ord, "\t\n\r"), " "),
@@ -70,5 +72,6 @@ def shorten(value: str, width: int = 60) -> str:
     """Return a text cut in the middle to a width."""
     if len(value) <= width:
         return value
+    # In the middle: ids and model names often differ only at their ends.
     half = (width - 1) // 2
     return f"{value[:half]}…{value[-half:]}"

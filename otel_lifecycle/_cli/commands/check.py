@@ -55,9 +55,10 @@ def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) ->
             _conclude(tally, counts)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
-        # Whoever read the output has had enough; rich makes an exit with 1 of it, which is right of a violation only.
+        # The reader closed the pipe.  rich exits with 1 then, which is right only if there is a violation.
         if not counts["violations"]:
             raise
+    # A check of nothing must not pass: a wrong path would look like a legal run.
     if not counts["requests"]:
         raise Unusable(f"nothing to check: no request in {', '.join(sources)}")
     return FOUND if counts["violations"] else OK
@@ -100,6 +101,7 @@ def _print(found: Iterator[Violated], form: str | None, limit: int, bar: Bar | N
     if form == "csv":
         writer.writeheader()
     for number, finding in enumerate(found, 1):
+        # The rest is read all the same: the exit code and the sum are about all of them.
         if limit and number > limit:
             continue
         if number == 1 and bar is not None:

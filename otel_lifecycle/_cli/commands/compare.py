@@ -115,6 +115,7 @@ def compare(
 def _code(result: Result) -> int:
     """Return the exit code; Unusable where none has failed, but one cannot be judged."""
     untold = not_judged(result.rulings)
+    # A failed gate wins over one that cannot be judged: the build must stop for the known reason.
     if any(ruling.failed for ruling in result.rulings):
         if untold:
             click.echo(untold, err=True)
@@ -125,6 +126,7 @@ def _code(result: Result) -> int:
 
 
 def _side(name: str, sources: tuple[str, ...], settings: Settings) -> Side:
+    # Each source is one run: several files of one run need a folder or a pattern.
     runs = [read_workload((source,), settings) for source in sources]
     for source, run in zip(sources, runs, strict=True):
         if not run.main.total:
@@ -133,6 +135,7 @@ def _side(name: str, sources: tuple[str, ...], settings: Settings) -> Side:
 
 
 def _refusal(found: list[Difference]) -> str:
+    # Refused by default: a verdict on two different workloads is wrong in a way that no interval shows.
     lines = [f"  {one.condition}: {one.baseline} against {one.candidate}" for one in found]
     return "\n".join(
         [
@@ -148,6 +151,7 @@ def _show(result: Result, form: str | None, html: str | None) -> None:
         names = ", ".join(one.condition for one in result.differences)
         told = Text(f"WARNING: compared by force, though these conditions differ: {names}", style="bold red")
         console(stderr=True).print(told, soft_wrap=True)
+    # After the refusal above, which needs no drawing.
     from otel_lifecycle._cli.render import comparison
 
     if html is not None:

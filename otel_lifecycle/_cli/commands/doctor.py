@@ -23,6 +23,7 @@ MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "wrong": ("✗", "red
     "Without COMMAND it looks at what configure() sets up in this environment. With COMMAND, it starts it, looks at it"
     " from inside after --wait seconds, and ends it. Exit code 0: nothing to mend, 1: something, 2: it could not look."
     f"{EXAMPLES}",
+    # Options behind COMMAND belong to it.
     context_settings={"ignore_unknown_options": True},
 )
 @click.option("--wait", default=5.0, show_default=True, help="Seconds that the command has to set itself up.")

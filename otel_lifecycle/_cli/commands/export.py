@@ -51,7 +51,7 @@ def export(sources: tuple[str, ...], form: str, out: str | None, shape: str) -> 
 
 @contextmanager
 def table_of(sources: tuple[str, ...], shape: str) -> Iterator[RequestTable]:
-    """Give the table of some sources; what could not be read is said on standard error."""
+    """Give the table of some sources; standard error names what could not be read."""
     tally = Tally()
     with RequestTable() as table:
         with reading(sources) as bar:
@@ -60,6 +60,7 @@ def table_of(sources: tuple[str, ...], shape: str) -> Iterator[RequestTable]:
             if kind in TROUBLE:
                 click.echo(f"otel-lifecycle: {number(count)} {meaning} ({'; '.join(places[:1])})", err=True)
         if not table.count:
+            # An empty file would be taken for the result of an idle server.
             raise Unusable(f"no request in {', '.join(sources)}")
         yield table
 
@@ -73,6 +74,7 @@ def into(out: str | None, put: Callable[[Path], None]) -> None:
             raise Unusable(f"{out}: {error.strerror or error}") from error
         click.echo(f"wrote {out}", err=True)
         return
+    # DuckDB's COPY and Parquet's index need a file to seek in; a pipe gets a copy.
     with tempfile.TemporaryDirectory(prefix="otel-lifecycle-") as folder:
         path = Path(folder) / "out"
         put(path)

@@ -37,6 +37,7 @@ def live(port: int, grpc_port: int, host: str, token: str | None, keep: int, sav
         try:
             asyncio.run(_serve(receiver, settings))
         finally:
+            # Also after Ctrl-C and errors.  Without a request there is no table to write.
             finish_saving(saving, save if receiver.requests else None, shape)
     click.echo(f"{receiver.requests:,} requests came", err=True)
 

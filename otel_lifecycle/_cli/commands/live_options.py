@@ -46,6 +46,7 @@ def live_options(command: Command) -> Command:
 
 def token_for(host: str, given: str | None) -> str | None:
     """Return the token that a server on a host needs: the given one, or a new one beyond this machine."""
+    # Telemetry holds names of users and models, so no one else on the network reads it by default.
     return given or (None if is_loopback(host) else secrets.token_urlsafe(18))
 
 
@@ -59,6 +60,7 @@ def saving_to(save: str | None, *, spool: bool) -> Iterator[Saving | None]:
     if save is not None and not save.endswith(FORMS):
         raise Unusable(f"--save {save}: the name must end in {', '.join(FORMS)}")
     if save is not None and not save.endswith(".parquet"):
+        # Not a context manager: finish_saving closes it after the servers, which may write until then.
         yield JsonLines(Path(save))
     elif save is None and not spool:
         yield None
@@ -75,6 +77,7 @@ def finish_saving(saving: Saving | None, save: str | None, shape: str) -> None:
     if save is None:
         return
     if save.endswith(".parquet"):
+        # DuckDB is needed for Parquet only.
         from otel_lifecycle._cli.commands.export import table_of
         from otel_lifecycle._cli.table.export import write
 

@@ -33,6 +33,7 @@ LATEST: Final = OPEN_END * 1e-9
 
 def examples(*lines: str) -> str:
     """Return examples as the end of a help text, each on a line of its own."""
+    # "\b" keeps click from joining the lines of the paragraph.
     return "\n\n\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -54,6 +55,7 @@ def sources_argument(command: Command) -> Command:
 
 def output_options(command: Command) -> Command:
     """Choose the form of the output."""
+    # Click lists the option applied last first, so this is the reverse of the help.
     for option in (
         click.option("--html", "html", metavar="FILE", help="Write one self-contained page, too."),
         click.option("--junit", "form", flag_value="junit", help="Print JUnit XML, for a CI server."),
@@ -145,13 +147,14 @@ def time_of(text: str) -> int:
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     if not math.isfinite(seconds):
         raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds")
+    # Epoch milliseconds are a common mistake; the message names the unit instead of an empty window.
     if not 0 <= seconds < LATEST:
         raise Unusable(f"{text!r} lies outside the years 1970 to 2262{_finer(seconds)}")
     return round(seconds * 1e9)
 
 
 def _finer(seconds: float) -> str:
-    """Say of a time that makes sense in a finer unit which one that is."""
+    """Return a hint if the number is a plausible time in a finer unit."""
     for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
         if EARLIEST < seconds / factor < LATEST:
             return f": epoch seconds are meant, and this looks like {unit}"

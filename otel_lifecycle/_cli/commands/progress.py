@@ -1,4 +1,4 @@
-"""A progress bar on standard error, and only where a person looks at it."""
+"""A progress bar on standard error, only where that is a terminal."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Bar:
 
     def clear(self) -> None:
         """Take the bar away, before something is printed on the terminal where it stands."""
+        # Only then do the bar and the output share a terminal.
         if sys.stdout.isatty():
             self._progress.stop()
 
@@ -52,6 +53,7 @@ def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Bar | Non
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Show that something is being computed, where a person looks at standard error."""
+    # A log of a build must not hold control sequences.
     if not sys.stderr.isatty():
         yield
         return

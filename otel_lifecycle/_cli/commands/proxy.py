@@ -34,6 +34,7 @@ def proxy(
     file: str | None,
 ) -> None:
     """Serve until it is stopped."""
+    # Each of them needs an extra, or takes long to import; the help does not need any.
     import uvicorn
 
     import otel_lifecycle as lifecycle
@@ -48,4 +49,5 @@ def proxy(
     click.echo(f"http://{host}:{port} passes requests on; stop with Ctrl-C", err=True)
     # No access log: a query may hold a key.
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning")
+    # uvicorn returns after a signal; the last batch has not been sent then.
     lifecycle.shutdown()

@@ -73,14 +73,17 @@ def replay(
 ) -> int:
     """Replay event logs."""
     tally = Tally()
+    # Whole seconds, so that a log's own decimals stay visible in the spans.
     offset = options.time_of(start) if start is not None else time.time_ns() // 10**9 * 10**9
     settings = Settings(slo=options.slo_of(slo), shape=shape)
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
     with ExitStack() as stack:
         bar = stack.enter_context(reading(events, "replaying"))
+        # Output goes to the same terminal while the bar moves.
         if bar is not None and (lines or otlp == "-"):
             bar.clear()
         logs = read_logs(events, tally, bar, unit)
+        # A generator: a log may have more requests than memory holds.
         found: Iterator[Replayed] = (replayed(log, shape, offset) for log in logs)
         if otlp is not None:
             out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))

@@ -71,7 +71,8 @@ def report(
 
 
 def nothing_found(workload: Workload, sources: tuple[str, ...]) -> int:
-    """Return the exit code of a report: that of a command which could not do its work, if there was no request."""
+    """Return the exit code of a report: ``UNUSABLE`` if there was no request."""
+    # Warm-up traffic or halves of requests alone are still something to report.
     parts = (*workload.apart.values(), *workload.roles.values())
     if workload.main.total or any(part.total for part in parts):
         return OK

@@ -71,7 +71,9 @@ async def _watched(
     async with serving(receiver, status, settings) as served:
         launch = launch_of(command, served.http, served.token, auto=auto)
         _announce(launch, served)
+        # The exit code of the command is ours: run is meant to stand in front of it in scripts.
         code = await run_child(launch)
+        # The report would miss the batch that the exporter sent while the process ended.
         await until_quiet(receiver)
         status.text = f"ended with exit code {code}"
         if stay:
@@ -90,6 +92,7 @@ def _announce(launch: Launch, served: Served) -> None:
 def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
     """Print the report of everything that came; its first line begins with the number of requests."""
     if not receiver.requests:
+        # On standard output, as the first line of a report is: scripts read the number from there.
         click.echo("0 requests")
         lines = receiver.unread.lines(0, receiver.gauges.counted())
         for line in lines:

@@ -16,6 +16,7 @@ from otel_lifecycle._cli.table.export import FORMS, write
 from otel_lifecycle._cli.table.store import RequestTable, as_text, sql_error
 from otel_lifecycle._cli.text import plural, printable
 
+# More rows scroll out of any terminal, and each is laid out in memory.
 SHOWN = 1000
 """Rows that the terminal shows."""
 
@@ -45,6 +46,7 @@ def sql(query: str, sources: tuple[str, ...], form: str, out: str | None, shape:
             else:
                 # A file wants a form that programs read.
                 chosen = options.form_of("jsonl" if form == "table" else form)
+                # COPY takes a query in brackets, in which a semicolon is an error.
                 into(out, lambda path: write(table.connection, query.rstrip("; \n"), chosen, Path(path)))
         except duckdb.Error as error:
             raise sql_error(error) from error
@@ -55,6 +57,7 @@ def _show(table: RequestTable, query: str) -> None:
     names = tuple(column[0] for column in found.description or ())
     if not names:
         raise Unusable("the query gives no rows")
+    # One row more than shown tells whether there are more.
     rows = found.fetchmany(SHOWN + 1)
     numbers = [all(_is_number(row[index]) for row in rows) for index in range(len(names))]
     shown = Table(

@@ -50,5 +50,6 @@ def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
             raise Unusable(f"{trace} is no file; to look for a trace of that name, say where: view {trace} SOURCE")
         with kept_pipe((trace,)) as pipe:
             return only_request((trace,), shape, tally, pipe)
+    # The search reads its sources up to three times; a pipe can be read once.
     with kept_pipe(sources) as pipe, reading(sources, "looking") as advance:
         return find(trace, sources, shape, tally, advance, pipe)

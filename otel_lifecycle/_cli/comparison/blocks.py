@@ -1,8 +1,8 @@
-"""Samples in blocks of time, and what can be said of them.
+"""Samples in blocks of time, and tests on these blocks.
 
-Requests that are in a server together wait for each other, so a run of n requests holds less than n independent ones,
-and a test that takes them for independent finds differences between two equal runs.  Neighbours in time are therefore
-kept together: a run is cut into blocks, and blocks, not requests, are drawn and exchanged.
+Requests that are in a server together wait for each other, so a run of n requests holds less evidence than n
+independent ones.  A test that treats them as independent finds differences between two equal runs.  A run is
+therefore cut into blocks of neighbours in time, and blocks, not requests, are drawn and exchanged.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from scipy.signal import detrend
 
 from otel_lifecycle._cli.evidence.sketch import Floats
 
+# More blocks narrow the interval only a little; fewer requests per block bring the dependence back.
 BLOCKS: Final = 24
 """Blocks of a run, at most."""
 MEMORY: Final = 3.0
-"""A block is so many times longer than what one request tells of its successors, so that blocks are independent."""
+"""A block is this many times longer than the memory of the series, so that blocks are independent."""
+# Four blocks a side have 70 permutations, so the smallest p-value is about 0.03.
 FEWEST: Final = 4
 """Blocks of a side below which nothing is tested."""
+# The 2.5 % tails are then 50 draws each.
 RESAMPLES: Final = 2000
 CONFIDENCE: Final = 0.95
+# Two runs a side leave one degree of freedom a side, with which hardly any difference is significant.
 ENOUGH_RUNS: Final = 3
-"""Runs of each side from which on the runs themselves are compared."""
+"""With at least this many runs a side, the runs themselves are compared."""
 
 ROUNDING: Final = 1e-6
 """The part of a time by which it may be rounded."""
 
+# The weights of 2000 resamples of a whole run at once would take hundreds of megabytes.
 _SLICE: Final = 100
 
 
@@ -70,7 +75,7 @@ def blocked(runs: Sequence[Floats]) -> Blocked:
 
 
 def blocked_pairs(baseline: Floats, candidate: Floats) -> tuple[Blocked, Blocked]:
-    """Cut both sides of a pair of runs at the same places, by what their differences remember."""
+    """Cut both sides of a pair of runs at the same places, by the memory of their differences."""
     count = _count(candidate - baseline)
     labels = _labels(len(baseline), count)
     return Blocked(baseline, labels, count), Blocked(candidate, labels, count)
@@ -86,15 +91,16 @@ def _labels(size: int, count: int) -> NDArray[np.int64]:
 
 
 def memory(values: Floats) -> float:
-    """Return over how many samples a series remembers: 1 if they are independent.
+    """Return the memory of a series in samples: 1 if they are independent.
 
     The integrated autocorrelation time of its ranks, by Geyer's initial positive sequence (Statistical Science, 1992),
-    about a straight line: a queue that grows through the run is a trend, and no memory.
+    about a straight line: a queue that grows through the run is a trend, not memory.
     """
-    # What differs by no more than a clock's rounding is constant, and rounding has patterns.
+    # Differences within a clock's rounding count as constant, because rounding has patterns.
     if len(values) < 8 or np.ptp(values) <= ROUNDING * np.abs(values).max():
         return 1.0
     ranks = detrend(stats.rankdata(values))
+    # By FFT: a direct sum is quadratic in the number of requests.  Padding to twice the length avoids wrapping.
     spectrum = np.abs(np.fft.rfft(ranks, 2 * len(ranks))) ** 2
     lags = np.fft.irfft(spectrum)[: len(ranks)]
     if lags[0] <= 0:
@@ -107,6 +113,7 @@ def memory(values: Floats) -> float:
 
 def quantile_draws(side: Blocked, q: float, random: np.random.Generator) -> Floats:
     """Return the q-quantile of :data:`RESAMPLES` resamples, each of as many blocks, drawn with replacement."""
+    # Sorted once: a resample only changes weights, so no resample is sorted again.
     order = np.argsort(side.values, kind="stable")
     values, block = side.values[order], side.block[order]
     draws = np.empty(RESAMPLES)
@@ -172,6 +179,7 @@ def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:
         vectorized=True,
         n_resamples=9999,
         batch=1000,
+        # A fixed seed, so that the same files give the same verdict.
         rng=np.random.default_rng(0),
     )
     return float(found.pvalue)
@@ -195,6 +203,7 @@ def paired_p(baseline: Blocked, candidate: Blocked) -> float | None:
         vectorized=True,
         n_resamples=9999,
         batch=1000,
+        # A fixed seed, so that the same files give the same verdict.
         rng=np.random.default_rng(0),
     )
     return float(found.pvalue)
@@ -216,6 +225,7 @@ def runs_p(baseline: Sequence[float], candidate: Sequence[float], *, turns: bool
     if np.allclose(left, left[0]) and np.allclose(right, right[0]):
         change = float(right[0] - left[0])
         return (1.0 if np.isclose(left[0], right[0]) else 0.0), (change, change)
+    # A logarithm needs figures above 0; one run with 0 is compared by differences like the rest.
     ratios = bool((left > 0).all() and (right > 0).all())
     one, other = (np.log(left), np.log(right)) if ratios else (left, right)
     with warnings.catch_warnings():
@@ -233,6 +243,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     corrected: list[float | None] = [None] * len(values)
     highest = 0.0
     for rank, (value, index) in enumerate(known):
+        # Holm's p-values must not fall as the raw ones rise.
         highest = max(highest, min(1.0, value * (len(known) - rank)))
         corrected[index] = highest
     return corrected
@@ -241,6 +252,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def proportions(a: int, n: int, b: int, m: int) -> tuple[float, float, float]:
     """Return p, low and high of a difference between a of n and b of m: Fisher's exact test, Newcombe's interval."""
     p = float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue)
+    # Wilson's interval stays within 0 and 1 and has a width even if nothing happened.
     (low_a, high_a), (low_b, high_b) = (
         stats.binomtest(number, of).proportion_ci(CONFIDENCE, "wilson") for number, of in ((a, n), (b, m))
     )

@@ -1,4 +1,4 @@
-"""Are two runs runs of the same workload?  Every condition in which they are not is named."""
+"""Whether two runs are runs of the same workload: every condition in which they differ is named."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ MIX: Final = 0.1
 """Two mixes differ where more than a tenth of the requests would have to change (total variation distance)."""
 SHIFT: Final = 0.1
 """Two distributions of lengths differ where they lie this far apart (Kolmogorov-Smirnov) beyond chance."""
+# Strict, because a dozen conditions are tested and each false alarm refuses a comparison.
 CHANCE: Final = 0.001
 RATE: Final = 0.2
 """Two rates of arrival differ by more than a fifth."""
 CLUMPS: Final = 3.0
-"""Of two runs with the same rate, one clumps so many times more than the other."""
+"""Two runs with the same rate differ if one clumps this many times more than the other."""
 CACHE: Final = 0.1
 """Two shares of cached input differ by more than ten points."""
 IDENTITY: Final = frozenset({"service", "service version"})
-"""What tells the two sides apart, and is no condition of the workload."""
+"""What identifies the two sides; it is no condition of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ def differences(baseline: Side, candidate: Side) -> list[Difference]:
     found = [_stated(name, baseline, candidate) for name in KEYS if name not in IDENTITY]
     found += [
         _lengths("input tokens", "input_tokens", baseline, candidate, completed=False),
+        # Of completed requests only: the others were cut off, which is a result and not a condition.
         _lengths("output tokens", "output_tokens", baseline, candidate, completed=True),
         _cached(baseline, candidate),
         _classes(baseline, candidate),
@@ -57,6 +59,7 @@ def _stated(name: str, baseline: Side, candidate: Side) -> Difference | None:
     left, right = (_counts(side, name) for side in (baseline, candidate))
     if not left and not right:
         return None
+    # Stated on one side only is a difference: the value of the other side is unknown.
     if left and right and not _apart(left, right):
         return None
     return Difference(condition=name, baseline=_text(left), candidate=_text(right))
@@ -70,9 +73,10 @@ def _counts(side: Side, name: str) -> Counter[str]:
 
 
 def _apart(left: Mapping[str, int], right: Mapping[str, int]) -> bool:
-    """Whether two mixes differ by more than :data:`MIX`, and by more than chance would have it."""
+    """Whether two mixes differ by more than :data:`MIX`, and by more than chance explains."""
     a, b = sum(left.values()), sum(right.values())
     distance = 0.5 * sum(abs(left.get(key, 0) / a - right.get(key, 0) / b) for key in {*left, *right})
+    # Size first: with many requests any small shift is significant.
     if distance <= MIX:
         return False
     keys = sorted({*left, *right})
@@ -117,6 +121,7 @@ def _quantiles(values: Floats) -> str:
 
 def _cached(baseline: Side, candidate: Side) -> Difference | None:
     left, right = _cached_share(baseline), _cached_share(candidate)
+    # Unknown on one side is no difference here: many servers never report cached tokens.
     if left is None or right is None or abs(left - right) <= CACHE:
         return None
     return Difference(condition="cached input", baseline=share(left), candidate=share(right))
@@ -146,10 +151,11 @@ def _class_counts(side: Side) -> Counter[str]:
 
 def _arrivals(baseline: Side, candidate: Side) -> list[Difference | None]:
     left, right = (_patterns(side) for side in (baseline, candidate))
+    # A batch has no rate: all its requests arrive together.
     if not left or not right or left == right == ["at once"]:
         return []
     if left == right == ["closed loop"]:
-        # How fast a closed loop sends follows from how fast it is served; how many it keeps going does not.
+        # The rate of a closed loop is a result of the server's speed; its number of clients is a condition.
         return [_level(baseline, candidate)]
     rate = _rate(baseline, candidate)
     return [rate if rate is not None else _clumps(baseline, candidate)]
@@ -184,6 +190,7 @@ def _level(baseline: Side, candidate: Side) -> Difference | None:
         float(np.median(np.concatenate([in_flight_at_arrival(run.main) for run in side.runs])))
         for side in (baseline, candidate)
     )
+    # At least one client: with few clients a tenth of them is less than one.
     if abs(left - right) <= max(1.0, SHIFT * max(left, right)):
         return None
     return Difference(condition="clients in flight", baseline=number(left), candidate=number(right))
@@ -193,7 +200,7 @@ def _rate(baseline: Side, candidate: Side) -> Difference | None:
     left, right = (_mean_rate(side) for side in (baseline, candidate))
     if left is None or right is None:
         return None
-    # Two runs of n independent arrivals differ by a part of 2 / sqrt(n) now and then.
+    # Two runs of n independent arrivals can differ by 2 / sqrt(n) of their rate by chance.
     chance = 4 / min(baseline.total, candidate.total) ** 0.5
     if abs(left - right) <= max(RATE, chance) * max(left, right):
         return None

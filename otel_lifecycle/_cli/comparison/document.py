@@ -18,7 +18,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Two sides, in what conditions they differ (``varied``: meant to), and figure by figure what came of it.
+    """Two sides, the conditions in which they differ (``varied``: on purpose), and the result for each figure.
 
     ``min_effect``: the relative change below which there is no verdict.
     """
@@ -34,7 +34,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """What came of it, in one sentence."""
+        """The result in one sentence."""
         better = [one.metric for one in self.figures if one.verdict == "better"]
         worse = [one.metric for one in self.figures if one.verdict == "worse"]
         if not better and not worse:

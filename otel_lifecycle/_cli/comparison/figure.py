@@ -1,4 +1,4 @@
-"""One figure of both sides, and how the runs of two sides are held against each other."""
+"""One figure of both sides, and the comparison of two sides by their runs."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Comparison:
     @property
     def relative(self) -> float | None:
         """The difference as a part of the baseline; None where that is 0."""
+        # From 0 there is no percentage; infinity would pass every limit.
         return None if self.difference is None or not self.baseline else self.difference / self.baseline
 
     @property
@@ -59,6 +60,7 @@ class Comparison:
 
 def by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None], turns: bool) -> Comparison:
     """Compare a figure of each run; ``turns``: the k-th runs of both sides belong together, as long as each has it."""
+    # A run without the figure breaks the pairs, so the test for unpaired runs is used.
     turns = turns and None not in left and None not in right
     one, other = ([value for value in values if value is not None] for values in (left, right))
     p, (low, high) = blocks.runs_p(one, other, turns=turns)

@@ -1,4 +1,4 @@
-"""``--fail-on``: a change that a build must not pass with."""
+"""``--fail-on``: a change that must fail a build."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ METRICS: Final = (
     *RATES,
     *THROUGHPUTS,
 )
+# The sign is required: whether more is better depends on the metric, and a build must not guess.
 _FORM: Final = re.compile(r"(?P<metric>[a-z0-9_.]+)=(?P<sign>[+-])(?P<size>\d+(\.\d+)?)(?P<unit>%|pt|ms|s|)")
 _SCALE: Final = {"%": 0.01, "pt": 0.01, "ms": 0.001, "s": 1.0, "": 1.0}
 
@@ -33,9 +34,9 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A gate, what it saw, and whether it failed.
+    """A gate, the change it found, and whether it failed.
 
-    ``judged``: whether there was anything to judge by.  ``reason``: why it is not judged, or passed beyond its limit.
+    ``judged``: whether there was any evidence.  ``reason``: why it is not judged, or passed beyond its limit.
     """
 
     gate: Gate
@@ -75,6 +76,7 @@ def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
         raise Unusable(f"--fail-on {gate.text}: the baseline is 0, of which there is no percentage")
     change = (one.relative if gate.relative else one.difference) or 0.0
     beyond = change > gate.limit if gate.limit >= 0 else change < gate.limit
+    # Neither passed nor failed: a build that takes "no data" for "passed" hides the regression.
     if evidence and not one.tested:
         return Ruling(gate=gate, change=change, failed=False, beyond=beyond, reason=one.reason, judged=False)
     failed = beyond and (one.told or not evidence)

@@ -1,7 +1,7 @@
 """Rates and throughputs of both sides.
 
-Whether a request meets its SLO depends on its neighbours as its latency does, so the requests of a run are held against
-those of another in blocks of time here, too.
+Whether a request meets its SLO depends on its neighbours, as its latency does, so rates are compared in blocks of time
+as well.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def rates(baseline: Side, candidate: Side, asked: Collection[str], turns: bool) 
     found = []
     for name, (_, _, count) in RATES.items():
         left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
+        # A rate of 0 on both sides would only add a test, which the correction charges to all others.
         some = any(number for number, _ in (*left, *right)) or name in asked
         if some and any(of for _, of in (*left, *right)):
             found.append(_rate(name, (baseline, candidate), left, right, turns))
@@ -70,7 +71,7 @@ def _rate(name: str, both: tuple[Side, Side], left: list[Counted], right: list[C
 def _by_blocks(
     made: Comparison, baseline: Counted, candidate: Counted, left: list[Floats], right: list[Floats]
 ) -> Comparison:
-    """Compare by blocks, and be no surer than of independent requests: of what hardly happens, blocks tell too little.
+    """Compare by blocks, but be no surer than for independent requests: rare events are in too few blocks.
 
     Where only some of the requests are compared one by one, the interval is moved to the rates of all of them.
     """
@@ -84,6 +85,7 @@ def _by_blocks(
     shift = (made.difference or 0.0) - float(other.values.mean() - one.values.mean())
     lower, upper = (end + shift for end in blocks.interval(draws[0], draws[1]))
     test = "permutation of time blocks (share), no surer than Fisher's exact test"
+    # The weaker of two answers: blocks know dependence, the exact test knows rare events.
     return replace(made, p=max(p, by_block or p), low=min(low, lower), high=max(high, upper), test=test)
 
 
@@ -92,6 +94,7 @@ def _met(side: Side, run: int, column: str) -> Floats:
     rows = side.rows(run)
     rows = rows[rows[:, INDEX["terminated"]] == 1]
     slo = side.runs[run].settings.slo
+    # With an SLO of the command line, the one that the server judged by does not count.
     values = judged(rows, slo) if column == "slo_met" and slo is not None else rows[:, INDEX[column]]
     return values[~np.isnan(values)]
 
@@ -107,7 +110,7 @@ def judged(rows: Floats, slo: Slo) -> Floats:
 
 
 def throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
-    """Return what was put out per second, of which a run gives one figure."""
+    """Return the throughputs, one figure for each run."""
     found = []
     for name in THROUGHPUTS:
         left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
@@ -118,6 +121,7 @@ def throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison
             baseline_count=baseline.total,
             candidate_count=candidate.total,
             more_is_better=True,
+            # Throughput belongs to a run as a whole, so its requests cannot be resampled.
             reason=f"a run gives one figure: {blocks.ENOUGH_RUNS} runs a side needed",
         )
         if min(sum(value is not None for value in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:

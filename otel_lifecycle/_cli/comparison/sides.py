@@ -14,6 +14,7 @@ from otel_lifecycle._cli.evidence.rows import INDEX
 from otel_lifecycle._cli.evidence.sketch import Floats
 from otel_lifecycle._cli.evidence.workload import Workload
 
+# Permutations and resamples of all requests of long runs would take minutes.
 SAMPLE: Final = 20_000
 """Requests of a run that are compared one by one: all, or a uniform sample."""
 
@@ -49,17 +50,19 @@ class Side:
     def rows(self, run: int) -> Floats:
         """Return the sampled requests of a run in the order they arrived."""
         rows = self.runs[run].main.sample.rows()
+        # A sample has no order; blocks of time need one.
         return rows[np.argsort(rows[:, INDEX["start"]], kind="stable")]
 
 
 def in_turns(baseline: Side, candidate: Side) -> tuple[Side, Side] | None:
     """Return the sides with their runs in order of time, if they were run by turns: the k-th of each are neighbours.
 
-    Of what the machine did besides, neighbours had the same, more or less.
+    Neighbours ran under about the same other load of the machine.
     """
     spans = sorted(
         (*span, number, run) for number, one in enumerate((baseline, candidate)) for run, span in enumerate(one.spans)
     )
+    # Runs that overlap disturbed each other.  A run without times (NaN) fails this comparison as well.
     if not all(earlier[1] <= later[0] for earlier, later in pairwise(spans)):
         return None
     sides = [number for *_, number, _ in spans]

@@ -19,9 +19,9 @@ from otel_lifecycle._cli.evidence.sketch import Floats
 
 ALPHA: Final = 0.05
 MIN_EFFECT: Final = 0.05
-"""A change by less than this part is no verdict, however sure, where several runs of each side are compared."""
+"""A smaller relative change gets no verdict, however sure, where several runs of each side are compared."""
 ONE_RUN_EFFECT: Final = 0.10
-"""The same of fewer runs: what else the machine did is the same for all requests of a run, and nothing in it tells."""
+"""The same for fewer runs: other load of the machine affects a whole run, and nothing in the run shows it."""
 MIN_PART: Final = 0.01
 """A stage that changed by less than this part of the whole request's time is no verdict either."""
 MIN_POINTS: Final = 0.01
@@ -44,7 +44,7 @@ FIGURES: Final = {
     "decode_time": ("mean",),
     "stall_share": ("mean",),
 }
-"""What is compared of each duration; the more figures, the more each of them has to prove."""
+"""The figures compared for each duration; with more figures, the correction demands more of each."""
 STAGES: Final = ("queue_wait", "preprocessing", "prefill", "decode_time")
 
 
@@ -61,6 +61,7 @@ def compare(baseline: Side, candidate: Side, min_effect: float, extra: Sequence[
         *rates(baseline, candidate, extra, turns),
         *throughputs(baseline, candidate, turns),
     ]
+    # Over all figures at once: among thirty tests at 5 %, one false alarm is to be expected.
     corrected = blocks.holm([one.p for one in found])
     whole = _mean_e2e(baseline)
     return [judged(replace(one, p_corrected=p), min_effect, whole) for one, p in zip(found, corrected, strict=True)]
@@ -82,6 +83,7 @@ def judged(one: Comparison, min_effect: float, whole: float | None = None) -> Co
     if one.baseline is None or one.candidate is None:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")
+    # Certainty before size: "small" is only said of a change that was shown to exist.
     unsure = _unsure(one)
     if unsure:
         return replace(one, reason=unsure)
@@ -98,6 +100,7 @@ def _unsure(one: Comparison) -> str:
     """Return why a difference may be none; nothing where the corrected test and the interval say it is one."""
     if one.p is None or one.p_corrected is None or one.low is None or one.high is None:
         return one.reason or "too few independent samples"
+    # Interval and test come from different methods; a verdict needs both.
     if one.low <= 0 <= one.high:
         return "within noise"
     if one.p_corrected < ALPHA:
@@ -110,6 +113,7 @@ def _durations(baseline: Side, candidate: Side, extra: Sequence[str], turns: boo
     for column, usual in FIGURES.items():
         left, right = _samples(baseline, column), _samples(candidate, column)
         if paired:
+            # A pair in which one side is missing says nothing about the difference.
             both = ~np.isnan(left[0]) & ~np.isnan(right[0])
             left, right = ([runs[0][both]] if both.any() else runs for runs in (left, right))
         left, right = ([values[~np.isnan(values)] for values in runs] for runs in (left, right))
@@ -124,7 +128,7 @@ def are_paired(baseline: Side, candidate: Side) -> bool:
     if len(baseline.runs) != 1 or len(candidate.runs) != 1 or not (baseline.complete and candidate.complete):
         return False
     left, right = (side.rows(0)[:, INDEX["input_tokens"]] for side in (baseline, candidate))
-    # One and the same length throughout says nothing about the order.
+    # Equal lengths throughout say nothing about the order.
     return len(left) >= PAIRS and len(np.unique(left)) > 1 and np.array_equal(left, right)
 
 
@@ -155,6 +159,7 @@ def _duration(
         baseline_count=len(one),
         candidate_count=len(other),
     )
+    # p99 of 100 requests is a single request; the small term absorbs rounding of 1 - q.
     needed = math.ceil(BEYOND / (1 - (q or 0.5)) - 1e-9)
     if min(len(one), len(other)) < needed:
         return replace(made, reason=f"{needed} samples needed, {min(len(one), len(other))} there")
@@ -178,6 +183,7 @@ def _by_blocks(made: Comparison, q: float | None, left: Blocked, right: Blocked,
     low, high = blocks.interval(draws[0], draws[1], made.baseline)
     how = "mean"
     if q is not None:
+        # Blocks exchange sums and counts, which a quantile is not made of; a share beyond a common limit is.
         limit = float(np.quantile(np.concatenate([left.values, right.values]), q))
         left, right = blocks.beyond(left, limit), blocks.beyond(right, limit)
         how = "share beyond the common quantile"

@@ -1,4 +1,4 @@
-"""What the rules of the diagnosis look at, and what they find."""
+"""The input and the findings of the rules of the diagnosis."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ GRADES: Final[tuple[Confidence, ...]] = ("strong", "moderate", "weak")
 
 FEW: Final = 20
 """Samples below which nothing is diagnosed but single, certain events."""
+# Thirteen rules look at the same data: at 1 % a false finding is rare.
 SIGNIFICANT: Final = 0.01
 LARGE_SHARE: Final = 0.45
 """A stage's share of the time from which it is called large: the dominance threshold of single requests."""
 OFTEN: Final = 0.05
-"""Share of all requests from which what befell them is strong evidence."""
+"""Share of affected requests from which evidence is strong."""
 SOMETIMES: Final = 0.01
-"""The same for moderate evidence; below it a thing happened, but is no pattern."""
+"""The same for moderate evidence; below it the thing happened, but is no pattern."""
 
 ENDS_OFTEN, ENDS_SOMETIMES, ENDS_RARELY = 0.1, 0.02, 0.01
 """Share of abnormal ends from which they are strong, moderate and weak evidence; below, a server has failures."""
 
 REFUSALS: Final = frozenset({"queue_full", "rate_limited", "queue_timeout"})
-"""Reasons that say themselves that the request never got past the queue, whatever stage is told."""
+"""Reasons which show that the request never got past the queue, whatever stage the span has."""
 MEMORY: Final = "out_of_memory"
 ELSEWHERE: Final = frozenset({"shutdown", "bad_input", "input_too_long", MEMORY})
 """Reasons that have nothing to do with the place where the request was."""
@@ -122,7 +123,7 @@ def percent(share: float) -> str:
 
 
 def grade(share: float) -> Confidence:
-    """Return how sure something is that befell this share of all requests."""
+    """Return the confidence in something that affected this share of all requests."""
     return "strong" if share >= OFTEN else "moderate" if share >= SOMETIMES else "weak"
 
 
@@ -140,14 +141,17 @@ def paired(*columns: Floats) -> list[Floats]:
 def rank(one: Floats, other: Floats) -> tuple[int, float]:
     """Return the number of pairs and their rank correlation; 0 where it means nothing."""
     left, right = paired(one, other)
+    # A constant column has no ranks.
     if len(left) < FEW or np.ptp(left) == 0 or np.ptp(right) == 0:
         return len(left), 0.0
     r, p = rank_correlation(left, right)
+    # 0 and not a small figure: what is not significant must not reach a threshold.
     return len(left), r if p < SIGNIFICANT else 0.0
 
 
 def turned_away(outcome: str, stage: str, reason: str) -> bool:
     """Whether a request was refused, or ended while it waited; a client that leaves there has waited too long."""
+    # A client that leaves counts here as well: it has waited too long.
     return reason in REFUSALS or (stage == "queue" and outcome != "incomplete" and reason not in ELSEWHERE)
 
 
@@ -159,5 +163,5 @@ def broken_off(outcome: str, stage: str, reason: str) -> bool:
 
 
 def grade_of_ends(share: float) -> Confidence:
-    """Return how sure something is that this share of all ends says."""
+    """Return the confidence in something that this share of all ends shows."""
     return "strong" if share >= ENDS_OFTEN else "moderate" if share >= ENDS_SOMETIMES else "weak"

@@ -17,6 +17,7 @@ from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._cli.text import plural
 
+# The sort by confidence is stable: among equals this order decides, and the first one makes the headline.
 RULES: Final[tuple[Callable[[Case], Finding | None], ...]] = (
     symptoms.queueing,
     interference.idle_queue,
@@ -59,6 +60,7 @@ def _headline(case: Case, found: list[Finding]) -> str:
         return "no request to judge"
     if not found:
         return _of_nothing(case)
+    # Two rules may name one cause; it is still one cause.
     causes = list(dict.fromkeys(finding.cause for finding in found if _weighs_as_much(finding, found[0])))
     if len(causes) > 1:
         return f"mixed evidence, no one cause: {', '.join(causes[:-1])} and {causes[-1]}"
@@ -69,7 +71,7 @@ def _headline(case: Case, found: list[Finding]) -> str:
 
 
 def _of_nothing(case: Case) -> str:
-    """Say that no rule found anything: of too few, or where one stage takes its time all the same."""
+    """Return the headline without findings: too few requests, the largest stage, or no stage at all."""
     if case.terminated < FEW:
         return f"too few requests to diagnose ({case.terminated} ended, {FEW} needed)"
     shares = {stage: share for stage in STAGES if (share := case.share(stage)) is not None}
@@ -82,7 +84,7 @@ def _of_nothing(case: Case) -> str:
 
 
 def _weighs_as_much(finding: Finding, first: Finding) -> bool:
-    """Whether a finding keeps the first from being named alone: as sure, or not much less and with half its time."""
+    """Whether a finding stands beside the first in the headline: as sure, or moderate with half of its time."""
     if finding.confidence == first.confidence:
         return True
     if finding.confidence == "weak" or finding.share is None or first.share is None:

@@ -1,4 +1,4 @@
-"""Correlation and a straight line, with p-values: what the rules need of statistics.
+"""Correlation and a straight line with p-values: the statistics that the rules need.
 
 The p-values are Fisher's (the arctangent of a correlation is nearly normal from some twenty samples on, and fewer are
 not diagnosed), so that a report does not wait seconds for a statistics library to load.
@@ -53,6 +53,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _chance(r: float, size: int, variance: float) -> float:
+    # The formula needs more than three points; a perfect correlation has an infinite arctangent.
     if size <= 3 or not -1 < r < 1:
         return 0.0 if size > 3 else 1.0
     return math.erfc(abs(math.atanh(r)) * math.sqrt((size - 3) / variance) / math.sqrt(2))

@@ -51,6 +51,7 @@ def _stalled(case: Case, cause: str, symptom: str, look_at: str) -> Finding | No
     told = case.report["interference"]["stalls"]
     share = told[cause] / told["decode_time"] if told["decode_time"] else 0.0
     sure = _sure(share)
+    # The share of the decode time and not the number of stalls: many short ones may not matter.
     if sure is None or told["count"] < FEW:
         return None
     stalls, requests = plural(told["stalls"], "stall"), plural(told["stalled_requests"], "request")
@@ -72,6 +73,7 @@ def _stalled(case: Case, cause: str, symptom: str, look_at: str) -> Finding | No
 def idle_queue(case: Case) -> Finding | None:
     """Requests wait though none is running."""
     told = case.report["interference"]["queue"]
+    # With hardly any wait, its idle share is only the cost of handing a request over.
     if told["count"] < FEW or told["wait"] < NOTICED_S * told["count"]:
         return None
     share = told["idle"] / told["wait"]

@@ -1,7 +1,7 @@
 """The rules of the diagnosis: each a function of the evidence that gives a finding or nothing.
 
-A finding says where to look, never what is broken.  Its sentences are made of what was seen, and it is as sure as the
-share of the requests that it befell.
+A finding says where to look, never what is broken.  Its sentences state what was observed, and its confidence follows
+from the share of requests that were affected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STALL: Final = 10.0
 """A gap so many times a request's median gap, and at least :data:`STALL_S`, is a stall."""
 STALL_S: Final = 0.25
 BRIEF: Final = 0.01
-"""A preemption that takes less than this part of the mean E2E is no reason for anything slow."""
+"""A preemption that takes less than this part of the mean E2E does not explain slow requests."""
 
 
 def queueing(case: Case) -> Finding | None:
@@ -62,6 +62,7 @@ def queueing(case: Case) -> Finding | None:
     seen, sure = _waiting(case)
     away = case.ends(turned_away)
     lost = away.total()
+    # Below ENDS_RARELY refusals are part of normal operation.
     if case.terminated >= FEW and lost >= ENDS_RARELY * case.terminated:
         seen.append(("requests are refused, or end while they wait", _ends(away, case, "never got past the queue")))
         sure.append(grade_of_ends(lost / case.terminated))
@@ -81,9 +82,11 @@ def _waiting(case: Case) -> tuple[list[tuple[str, str]], list[Confidence]]:
     """Return (symptom, line) of what the times say about the queue, and how sure that is, if they say anything."""
     p50, p99, count = (case.figure("ttft", name) for name in ("p50", "p99", "count"))
     share = case.share("queue")
+    # Written so that NaN (no TTFT at all) also ends here.
     if not count >= FEW:
         return [], []
     crowd, rises = rank(in_flight_at_arrival(case.workload.main), case.column("ttft"))
+    # NaN fails every comparison below, as an unknown tail must.
     tail = p99 / p50 if p50 else float("nan")
     long_tail, large = tail >= TAIL and rises > 0.3, share is not None and share >= LARGE_SHARE
     if not long_tail and not large:
@@ -96,6 +99,7 @@ def _waiting(case: Case) -> tuple[list[tuple[str, str]], list[Confidence]]:
     if rises > 0.3:
         line = f"TTFT rises with the requests in flight on arrival (Spearman {rises:.2f}, {plural(crowd, 'request')})"
         seen.append(("TTFT rises with the requests in flight", line))
+    # One sign alone is moderate: a long tail also comes from long prompts, a large queue also from a burst.
     strong = large and (long_tail or rises > 0.5 or (share or 0.0) >= 0.6)
     return seen, ["strong" if strong else "moderate"]
 
@@ -147,6 +151,7 @@ def unended(case: Case) -> Finding | None:
 def prefill(case: Case) -> Finding | None:
     """TTFT or prefill that rises with the length of the prompt."""
     share = case.share("prefill")
+    # An unknown share does not rule prefill out: then TTFT alone must show it.
     if share is not None and share < PREFILL_SHARE:
         return None
     fitted = _slope(case)
@@ -174,10 +179,12 @@ def _slope(case: Case) -> tuple[str, Line, int, float] | None:
     """Return metric, fit, number and reach (p5 to p95 of the lengths, in seconds) of a slope that counts, or None."""
     for metric in ("prefill", "ttft"):
         length, seconds = paired(case.column("input_tokens"), case.column(metric))
+        # A line through fewer than five lengths is a comparison of groups.
         if len(length) < FEW or len(np.unique(length)) < 5:
             continue
         fit = fitted_line(length, seconds)
         reach = fit.slope * float(np.quantile(length, 0.95) - np.quantile(length, 0.05))
+        # Significance alone is not enough: the slope must also explain a visible part of TTFT.
         if fit.p < SIGNIFICANT and reach > 0.25 * case.figure("ttft", "p50") and fit.r**2 >= 0.1:
             return metric, fit, len(length), reach
     return None
@@ -255,6 +262,7 @@ def capacity(case: Case) -> Finding | None:
         *(["the batch does not grow"] if stuck else []),
         *(["requests wait"] if waits else []),
     ]
+    # A full cache is the aim of an engine; only with an effect is it a symptom.
     if not failed and not (full and effects) and not (level and stuck):
         return None
     symptoms = ["the key-value cache is full"] if full else ["memory in use stays level"] if level else []
@@ -298,6 +306,7 @@ def _level_memory(case: Case) -> list[str]:
 def _batch_does_not_grow(case: Case) -> str | None:
     batch = case.report["conditions"]["measured"].get("batch_size")
     peak = case.report["output"]["in_flight_peak"]
+    # The 95th percentile at the maximum shows a limit rather than a single peak.
     if not batch or batch["count"] < FEW or peak is None or batch["p95"] < batch["max"] or peak <= batch["max"]:
         return None
     return f"the batch stays at {batch['max']:.0f} while up to {peak:.0f} requests are in flight"
@@ -307,7 +316,7 @@ def _preempted(case: Case) -> str:
     evicted, times = case.report["stages"]["preempted_requests"], case.report["stages"]["preemptions"]
     lost = case.report["stages"]["preempted"]
     told = f"{part_of(evicted, case.report['requests']['total'])} {were(evicted)} preempted, {plural(times, 'time')}"
-    # An engine that tells of the preemption need not tell for how long.
+    # An engine may report a preemption without its length.
     return told + (f", for {lost['mean']:.3g} s on average" if lost["count"] else "")
 
 
@@ -328,6 +337,7 @@ def stalls(case: Case) -> Finding | None:
             f" the longest is {float(longest[stalled].max()):.3g} s"
         )
         often = gaps / len(longest)
+        # A few gaps can come from one pause of the host, whatever share of a small run they are.
         sure = grade(often) if gaps >= 5 else "weak"
     if evicted:
         symptoms.append("running requests are preempted")
@@ -352,6 +362,7 @@ def waste(case: Case) -> Finding | None:
     """Tokens after the end: the server goes on, maybe for clients that left."""
     output, notes, total = case.report["output"], case.workload.main.notes, case.report["requests"]["total"]
     wasted, lag, unseen = output["wasted_tokens"], output["cancel_lag"], output["completed_without_client"]
+    # Tokens after a normal end point to the engine's loop, not to cancellation.
     left = unseen + case.ends(lambda outcome, _stage, _reason: outcome in {"cancelled", "timed_out"}).total()
     told, shares = [], [0.0]
     if wasted:

@@ -13,8 +13,9 @@ from otel_lifecycle._cli.doctor.look import ProbeReport
 State: TypeAlias = Literal["ok", "note", "wrong"]
 OLDEST: Final = (1, 31)
 """OpenTelemetry versions below this are not supported."""
+# High enough that settings of other tools are not taken for misspelt ones.
 LIKE: Final = 0.85
-"""How alike a name must be to a known one to be taken for a slip of the pen."""
+"""Similarity from which a name counts as a misspelling of a known one."""
 INSTALL: Final = "pip install otel-lifecycle, in the environment of the command"
 
 
@@ -33,7 +34,7 @@ class Check:
 
 
 def checks_of(seen: ProbeReport, environment: Mapping[str, str]) -> list[Check]:
-    """Return everything there is to say, in the order in which to mend it."""
+    """Return all checks, in the order in which to fix them."""
     return [
         *_versions(seen),
         *_settings(seen, environment),
@@ -50,6 +51,7 @@ def _versions(seen: ProbeReport) -> Iterator[Check]:
     for name in ("opentelemetry-api", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "otel-lifecycle"):
         version = versions.get(name)
         if version is None:
+            # The package "otlp" only gathers the two for gRPC and HTTP; one of them is enough.
             exporters = any(one.startswith("opentelemetry-exporter-otlp-proto-") for one in versions)
             if name == "opentelemetry-exporter-otlp" and exporters:
                 continue
@@ -59,6 +61,7 @@ def _versions(seen: ProbeReport) -> Iterator[Check]:
             yield Check(topic="versions", state="wrong", text=f"{name} {version} is too old", remedy=remedy)
         else:
             yield Check(topic="versions", state="ok", text=f"{name} {version}")
+    # The SDK requires the API of its own release, but a later install can break that.
     if versions.get("opentelemetry-api") != versions.get("opentelemetry-sdk"):
         remedy = "pip install -U opentelemetry-api opentelemetry-sdk opentelemetry-exporter-otlp"
         yield Check(topic="versions", state="wrong", text="API and SDK are of different releases", remedy=remedy)
@@ -74,6 +77,7 @@ def _settings(seen: ProbeReport, environment: Mapping[str, str]) -> Iterator[Che
         yield Check(topic="settings", state="wrong", text=_first_part(problem), remedy=_rest(problem))
     known = seen.get("known_variables", [])
     for name in sorted(environment):
+        # Only close misspellings are reported: other SDKs and tools have settings that this list does not know.
         if name.startswith("OTEL_") and not name.startswith("OTEL_LIFECYCLE_") and known and name not in known:
             alike = difflib.get_close_matches(name, known, n=1, cutoff=LIKE)
             if alike:
@@ -120,6 +124,7 @@ def _providers(seen: ProbeReport) -> Iterator[Check]:
         yield Check(topic="processors", state="note", text="this release of the SDK does not show its processors")
     else:
         yield from _processors(list(dict.fromkeys(_names(processors))))
+    # None means that the SDK does not show its readers, which is no fault.
     if providers.get("readers") == []:
         text, remedy = "no metric reader: metrics go nowhere", "let configure() set one up, or give a MeterProvider one"
         yield Check(topic="processors", state="wrong", text=text, remedy=remedy)

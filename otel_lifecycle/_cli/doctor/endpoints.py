@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+# Two signals are asked one after the other, and a person waits.
 TIMEOUT_S: Final = 2.0
 SIGNALS: Final = ("traces", "metrics")
 GRPC_PORT: Final = 4317
@@ -35,10 +36,12 @@ def endpoint_of(signal: str, environment: Mapping[str, str]) -> Endpoint:
     whole = first(f"OTEL_EXPORTER_OTLP_{upper}_ENDPOINT")
     base = first("OTEL_LIFECYCLE_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     protocol = first("OTEL_LIFECYCLE_PROTOCOL", f"OTEL_EXPORTER_OTLP_{upper}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    # The order of configure(): our own variable beats those of OpenTelemetry.
     given = base if environment.get("OTEL_LIFECYCLE_ENDPOINT") else whole or base
     url = given if "//" in given or not given else f"http://{given}"
     grpc = protocol == "grpc" or (not protocol and bool(url) and urlsplit(url).port == GRPC_PORT)
     default = f"http://localhost:{GRPC_PORT if grpc else HTTP_PORT}"
+    # The OTLP specification appends the path to the general endpoint and takes the signal's own as it is.
     if not grpc and (not whole or given == base):
         url = f"{(url or default).rstrip('/')}/v1/{signal}"
     return Endpoint(signal=signal, url=url or default, grpc=grpc, named=bool(given))
@@ -54,6 +57,7 @@ def problem_of(endpoint: Endpoint) -> str | None:
             pass
     except OSError as error:
         return f"nothing answers at {host}:{port} ({error.strerror or error})"
+    # For gRPC the open port must do: a real call would need grpcio in this environment.
     return None if endpoint.grpc else _http_problem(endpoint.url, host, port)
 
 

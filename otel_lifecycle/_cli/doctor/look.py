@@ -22,7 +22,8 @@ CONFIGURED: Final = (
     "-c",
     "import sys, otel_lifecycle; otel_lifecycle.configure(); sys.otel_lifecycle_look()",
 )
-"""What is looked at where no command is given: what configure() sets up here, with these variables."""
+"""The program to look at without a command: one that calls configure() with these variables."""
+# Beyond the wait: the interpreter has to start and import before the probe's clock runs.
 GRACE_S: Final = 20.0
 POLL_S: Final = 0.05
 
@@ -80,6 +81,7 @@ def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float)
         raise Unusable(f"{command[0]}: there is no such command")
     with tempfile.TemporaryDirectory(prefix="otel-lifecycle-") as folder:
         target = Path(folder) / "seen.json"
+        # First on the path, so that Python finds our sitecustomize; it imports the hidden one itself.
         path = os.pathsep.join(filter(None, [str(SITE), environment.get("PYTHONPATH")]))
         own = {
             **environment,
@@ -87,6 +89,7 @@ def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float)
             "OTEL_LIFECYCLE_DOCTOR_FILE": str(target),
             "OTEL_LIFECYCLE_DOCTOR_WAIT": str(wait),
         }
+        # A session of its own, so that its workers end with it.  Its output goes to stderr: stdout is for the result.
         process = subprocess.Popen(command, env=own, stdout=sys.stderr, start_new_session=True)  # noqa: S603 - the user's
         try:
             seen = _read(target, process, wait + GRACE_S)
@@ -100,6 +103,7 @@ def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float)
 def _read(target: Path, process: subprocess.Popen[bytes], longest: float) -> ProbeReport | None:
     until = time.monotonic() + longest
     while not target.exists():
+        # Asked again after the exit: the probe may have written its file in between.
         if process.poll() is not None and not target.exists():
             return None
         if time.monotonic() > until:
@@ -114,6 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         if process.poll() is not None:
             return
+        # The group still exists: poll returned None, so the leader has not been collected.
         os.killpg(process.pid, number)
         try:
             process.wait(patience)

@@ -18,9 +18,10 @@ ROW: Final = 32.0
 """Pixels of a row: its name, and the bar below it, so that the bar has the whole width of a telephone."""
 BAR: Final = 11.0
 INDENT: Final = 14.0
+# Deeper nesting would push the name out of a narrow screen.
 MAX_INDENT: Final = 6
 LEAST: Final = 0.003
-"""Share of the width that a bar has at least, or nobody would see it."""
+"""Least share of the width of a bar, so that it stays visible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ def _piece(piece: Piece, scale: Scale, top: float) -> Markup:
     left, right = scale.at(piece.start), scale.at(piece.end)
     return element(
         "rect",
+        # A bar at the right edge keeps its least width inside the picture.
         x=share_of(min(left, 1 - LEAST)),
         width=share_of(max(right - left, LEAST)),
         y=f"{top:.1f}",

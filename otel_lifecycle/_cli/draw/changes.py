@@ -13,9 +13,10 @@ from otel_lifecycle._cli.draw.scale import Scale, linear
 from otel_lifecycle._cli.draw.svg import element, share_of
 
 ROW: Final = 32.0
+# With smaller changes only, noise of a percent would fill the picture.
 LEAST_REACH: Final = 0.2
 MOST_LEFT: Final = 1.1
-"""Nothing falls by more than all; one wild interval runs out of the picture in place of squeezing the others."""
+"""No figure falls by more than 100 %; a very wide interval leaves the picture instead of squeezing the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Interval:
 
 def changes(rows: Sequence[Interval], label: str, title: str) -> Markup:
     """Return a line for each interval, with a dot at its middle."""
+    # By the middles: one wide interval would flatten all the others.
     reach = max(1.4 * max((abs(row.middle) for row in rows), default=0.0), LEAST_REACH)
     scale = linear(-min(reach, MOST_LEFT), reach, _signed)
     height = ROW * len(rows)

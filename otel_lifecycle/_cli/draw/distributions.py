@@ -30,6 +30,7 @@ def histogram(edges: Sequence[float], counts: Sequence[float], marks: Mapping[st
     for left, right, count in zip(edges, edges[1:], counts, strict=False):
         if count:
             plot.box(left, right, 0, count, "accent", f"{count:,.0f} from {seconds(left)} to {seconds(right)}")
+    # 0 has no place on a logarithmic axis.
     known = [(name, value) for name, value in marks.items() if value]
     for level, (name, value) in enumerate(known):
         plot.upright(value, f"{name} {seconds(value)}", level)
@@ -51,6 +52,7 @@ def shares_below(curves: Sequence[Curve], high: float, title: str) -> Markup:
     plot = Plot(linear(0, high, short_seconds), linear(0, 1, percent, 4), height=170)
     for curve in curves:
         plot.curve(curve.points, curve.shade)
+        # Each explained point is a stop for the keyboard.
         step = max(len(curve.points) // POINTS, 1)
         for value, part in curve.points[::step]:
             if value <= high:

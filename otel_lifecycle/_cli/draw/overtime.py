@@ -31,6 +31,7 @@ def stages_over_time(
     x = moments(start, start + width * len(counts), zone)
     plot = Plot(x, linear(0, (max(totals, default=0) or 1) * 1.08, short_seconds, 4))
     for at, count in enumerate(counts):
+        # No request ended or arrived here, so there is no mean; a column of 0 would read as "fast".
         if count:
             _column(plot, start + at * width, width, {stage: column[at] for stage, column in means.items()}, count)
     label = f"mean time in each stage over time, of {plural(sum(counts), 'request')}"
@@ -41,6 +42,7 @@ def stages_over_time(
 def _column(plot: Plot, left: float, width: float, means: Mapping[str, float], count: int) -> None:
     floor = 0.0
     for stage, mean in means.items():
+        # A gap between columns shows that each is a mean of its own and not a curve.
         plot.box(left + width * 0.06, left + width * 0.94, floor, floor + mean, stage)
         floor += mean
     told = "\n".join(f"{stage} {seconds(mean)}" for stage, mean in means.items())

@@ -137,6 +137,7 @@ class Plot:
             if not text or tick <= self._y.low:
                 continue
             drawn.append(element("line", x1="0", x2="100%", y1=f"{row:.1f}", y2=f"{row:.1f}", class_="grid"))
+            # Above the marks, or a tall column would hide the value.
             self._over.append(element("text", text, x="0", y=f"{row - 3:.1f}", class_="tick"))
         return drawn
 
@@ -167,6 +168,7 @@ def framed(parts: Sequence[str], height: float, label: str, title: str = "") -> 
         role="group",
         aria_roledescription="chart",
         aria_label=label,
+        # One stop for the whole chart; the arrow keys move inside it.
         tabindex="0",
     )
     below = element("p", title, class_="axis-title") if title else Markup("")

@@ -13,6 +13,7 @@ from otel_lifecycle._cli.text import seconds
 Label: TypeAlias = Callable[[float], str]
 
 TICKS: Final = 5
+# The steps of a clock: 15 and 30 instead of 20 and 50.
 _STEPS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 _STEPS_MIN: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400, 43200)
 TIME_STEPS: Final = (*_STEPS_S, *(60 * minutes for minutes in _STEPS_MIN))
@@ -31,12 +32,14 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Return the place of a value, cut to 0 and 1."""
+        # The floor keeps a value of 0 at the left edge.
         low, high, value = (math.log(max(one, 1e-12)) if self.log else one for one in (self.low, self.high, value))
         return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
 
 
 def linear(low: float, high: float, label: Label = str, count: int = TICKS) -> Scale:
     """Return a linear scale with about ``count`` round ticks."""
+    # Written so that NaN ends here, too.
     if not high > low:
         high = low + 1
     return Scale(low=low, high=high, ticks=tuple(_round_ticks(low, high, count)), label=label)
@@ -64,6 +67,7 @@ def moments(start: float, end: float, zone: tzinfo | None = timezone.utc, count:
     form = "%d %b" if step >= DAY else "%d %b %H:%M" if end - start > DAY else "%H:%M" if step >= 60 else "%H:%M:%S"
 
     def label(value: float) -> str:
+        # A microsecond more, so that rounding down does not show the second before.
         text = datetime.fromtimestamp(value + 1e-6, tz=zone).strftime(form)
         return text if step >= 1 else f"{text}.{round(value % 1 * 1000) % 1000:03d}"
 
@@ -73,7 +77,9 @@ def moments(start: float, end: float, zone: tzinfo | None = timezone.utc, count:
 def _round_ticks(low: float, high: float, count: int) -> Iterable[float]:
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
+    # A little below the rough step: a float just above a round number would choose the next larger one.
     step = next(size * digit for digit in (1, 2, 5, 10) if size * digit >= rough * 0.999)
+    # Multiples of the step and not a running sum, which would collect rounding errors.
     at = math.ceil(low / step - 1e-9)
     while at * step <= high * (1 + 1e-9):
         yield at * step

@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 
 def element(name: str, *children: str, **attributes: object) -> Markup:
     """Return an element; texts are escaped, Markup is not.  ``class_`` is class, ``data_tip`` is data-tip."""
+    # Every value is escaped: tips contain names from telemetry.
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()

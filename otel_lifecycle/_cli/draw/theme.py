@@ -36,6 +36,7 @@ STAGE_COLOURS: Final = frozenset({"queue", "preprocessing", "prefill", "decode",
 def shade_of(key: str) -> str:
     """Return the colour of a stage, an outcome or a name of the theme; ``other`` for any other text."""
     name = OUTCOME_COLOUR.get(key, key)
+    # The name becomes part of a class attribute, so only known words pass.
     return name if name in COLOURS else "other"
 
 

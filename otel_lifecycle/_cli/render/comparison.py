@@ -18,9 +18,10 @@ from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
 SPACE: Final = "\N{NO-BREAK SPACE}"
+# One row on a usual screen.
 TILES: Final = 4
 USUAL: Final = frozenset({"ttft.p95", "tpot.p50", "e2e.p95", "success_rate"})
-"""The figures that head a page, as far as none of the others has changed."""
+"""The figures at the head of a page, unless others have changed."""
 
 
 FIGURES: Final = ("metric", "baseline", "candidate", "change", "samples")
@@ -83,13 +84,14 @@ def _part(whole: Table, title: str, columns: tuple[str, ...], note: str) -> Tabl
 
 
 def _more_runs(result: Result) -> str:
-    """Say what more runs would give: those of one side differ by what else the machine did."""
+    """Return what more runs would add: runs of one side differ by the other load of the machine."""
     if result.by_runs:
         return ""
     return f", which the machine alone may do; {ENOUGH_RUNS} runs a side by turns (--baseline-run) tell more"
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
+    # Smaller values mostly show how many permutations were drawn.
     p = NOTHING if one.p_corrected is None else "< 0.001" if one.p_corrected < 0.001 else f"{one.p_corrected:.3f}"
     values = (value(one, one.baseline), value(one, one.candidate))
     return (
@@ -127,6 +129,7 @@ def _change(one: Comparison, difference: float | None) -> str:
         return NOTHING
     if one.rate:
         return f"{difference * 100:+.1f} pt"
+    # From 0 there is no percentage.
     return f"{difference / one.baseline:+.1%}" if one.baseline else _signed(one, difference)
 
 
@@ -165,6 +168,7 @@ def page(result: Result) -> str:
     loud = [f"Forced: {plural(len(result.differences), 'condition')} differ, so these are not runs of one workload."]
     made = tables(result)
     rest = [Section(title=table.title, tables=[table]) for table in made if table.title != "Figures"]
+    # The page is wide enough for the whole table, so it does not use the narrow one.
     figures = [replace(table, rows=tuple(map(_unbroken, table.rows))) for table in made if table.title == "Figures"]
     return render(
         Page(

@@ -15,9 +15,10 @@ from otel_lifecycle._cli.draw.distributions import Curve, shares_below
 from otel_lifecycle._cli.evidence.sketch import Floats
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
+# A point for each half percent: finer than a pixel of the usual width.
 POINTS: Final = 201
 SHOWN: Final = 0.995
-"""The quantile at which an axis ends: a few stragglers would squeeze the rest."""
+"""The quantile at which an axis ends, so that a few stragglers do not squeeze the rest."""
 
 
 def forest(result: Result) -> Markup:
@@ -31,6 +32,7 @@ def forest(result: Result) -> Markup:
 
 
 def _interval(one: Comparison) -> Interval | None:
+    # Rates change by points: on an axis of percentages they would look larger than they are.
     if not one.baseline or one.low is None or one.high is None or one.rate:
         return None
     low, middle, high = (value / one.baseline for value in (one.low, one.difference or 0.0, one.high))

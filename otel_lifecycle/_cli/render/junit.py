@@ -44,6 +44,7 @@ def _case(suite: str, one: JudgedCase) -> str:
 
 
 def _attribute(text: str) -> str:
+    # XML 1.0 forbids most control characters, even escaped.
     return quoteattr(printable(text))
 
 

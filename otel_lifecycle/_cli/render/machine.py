@@ -32,21 +32,24 @@ def _dumps(document: Any, options: int) -> str:
 
 
 def _encoded(document: Any, options: int) -> bytes:
+    # Keys are not always texts: attributes of foreign spans can be anything.
     options |= orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(document, option=options, default=_default)
+    # The document is copied only when the fast way failed, which one odd attribute causes.
     except TypeError:
         return orjson.dumps(_plain(document), option=options, default=_default)
 
 
 def _plain(value: Any) -> Any:
-    """Return a document without what JSON's writer refuses: integers of more than 64 bits, halves of a character."""
+    """Return a document without what orjson refuses: integers of more than 64 bits, halves of surrogate pairs."""
     if isinstance(value, Mapping):
         return {_plain(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
+    # As text: a float would change the number without notice.
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
     return value
@@ -72,14 +75,15 @@ def write_csv(document: Mapping[str, Any], out: IO[str]) -> None:
 
 
 FORMULA: Final = ("=", "+", "@", "-", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a cell begins that a spreadsheet runs; the last four are their full-width forms."""
+"""First characters of cells that a spreadsheet runs; the last four are full-width forms."""
 
 
 def safe_cell(value: Any) -> Any:
-    """Return a cell of CSV that neither steers a terminal nor is run by a spreadsheet; numbers stay as they are.
+    """Return a cell of CSV that is safe for terminals and spreadsheets; numbers stay as they are.
 
     A text that begins as a formula gets an apostrophe in front, as OWASP advises.
     """
+    # Numbers are safe: a negative one starts with "-", but a spreadsheet reads it as a number.
     if not isinstance(value, str) or value == NOTHING:
         return value
     return printable(f"'{value}" if value.startswith(FORMULA) else value)

@@ -10,6 +10,7 @@ from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.text import printable
 
+# "|" would end a cell, and "<" would begin HTML, which many viewers render.
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 

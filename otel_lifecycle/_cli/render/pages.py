@@ -44,6 +44,7 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the page as HTML; everything that came from a trace is escaped."""
+    # The environment escapes every value; the template exempts only drawings, which draw.svg has escaped.
     loader = jinja2.PackageLoader("otel_lifecycle._cli.render")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html.j2").render(
@@ -142,6 +143,7 @@ def _latency(workload: Workload, report: Document) -> Section | None:
     ]
     if workload.main.gaps.n:
         drawn.insert(2, plots.distribution(workload.main.gaps, "ITL", report["latency"]["itl"]))
+    # Without single gaps the p99 of each request is the next best; it is named so in the title.
     elif report["latency"]["itl_within_requests"]["itl_p99"]["count"]:
         figures = report["latency"]["itl_within_requests"]["itl_p99"]
         drawn.insert(2, plots.distribution(workload.main.sketch("itl_p99"), "ITL, p99 of a request", figures))
@@ -152,6 +154,7 @@ def _latency(workload: Workload, report: Document) -> Section | None:
 def _slowest(workload: Workload) -> Section | None:
     if not workload.slowest:
         return None
+    # Span ids are hex, so they are safe as anchors.
     anchors = {one.span_id: f"request-{one.span_id}" for one in workload.slowest}
     return Section(
         title="The slowest completed requests",

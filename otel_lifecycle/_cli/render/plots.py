@@ -20,6 +20,7 @@ BARS: Final = 48
 """Bars of a histogram, at most."""
 COLUMNS: Final = 90
 """Columns of a plot over time, at most."""
+# An SVG of more elements opens slowly.
 DOTS: Final = 1500
 """Dots of a scatter plot, at most."""
 
@@ -37,6 +38,7 @@ def _bars(sketch: Sketch) -> tuple[Floats, Floats]:
     if not len(used):
         return np.array([SMALLEST, SMALLEST * 2]), np.array([float(sketch.zeros)])
     first, last = int(used[0]), int(used[-1])
+    # Whole bins are joined, so that counts stay exact.
     step = max(1, -(-(last - first + 1) // BARS))
     padded = np.pad(sketch.counts[first : last + 1], (0, -(last - first + 1) % step))
     counts = padded.reshape(-1, step).sum(axis=1).astype(np.float64)
@@ -48,6 +50,7 @@ def over_time(timeline: Timeline) -> Markup:
     """Mean time in each stage of the requests that arrived then, above how many were in flight."""
     stride = max(1, -(-len(timeline.field("arrivals")) // COLUMNS))
     count = _joined(timeline.field("broken_down"), stride)
+    # None of no requests is drawn as an empty column; the division itself must not warn.
     means = {
         stage: np.divide(_joined(timeline.field(stage), stride), count, out=np.zeros_like(count), where=count > 0)
         for stage in STAGES
@@ -112,6 +115,7 @@ def against_length(evidence: Evidence) -> Markup | None:
     """TTFT against the length of the prompt, request by request; None where too few tell both."""
     length, ttft = evidence.sample.column("input_tokens"), evidence.sample.column("ttft")
     known = np.flatnonzero(~np.isnan(length) & ~np.isnan(ttft))[:DOTS]
+    # Fewer points or lengths suggest a trend that is not there.
     if len(known) < 20 or len(np.unique(length[known])) < 5:
         return None
     points = list(zip(length[known].tolist(), ttft[known].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Tables as values, so that the terminal and the page show the same."""
+"""Tables as values, so that the terminal and the page show the same figures."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def latency(report: Document) -> Table:
         rows.append(("ITL", *_figures(told["itl"], "gap")))
     within = told["itl_within_requests"]
     rows += [(name, *_figures(within[key], "request")) for key, name in WITHIN_NAMES.items() if within[key]["count"]]
+    # The reader must know whether a quantile is of all samples or of a sketch.
     exact = "quantiles exact" if report["exact"] else f"quantiles within ± {share(report['relative_error'])}"
     if report["exact"] and told["itl"]["relative_error"]:
         exact += f", of ITL within ± {share(told['itl']['relative_error'])}"
@@ -221,6 +222,7 @@ def conditions(report: Document) -> Table:
             number(figures["count"]),
         )
         for name, figures in told["measured"].items()
+        # Batch size and concurrency can be both stated and measured; one row is enough.
         if name.replace("_", " ") not in told["stated"]
     ]
     arrivals = told["arrivals"]
@@ -273,6 +275,7 @@ def _p50_p95(figures: Mapping[str, Any]) -> str:
     if not figures["count"]:
         return NOTHING
     p50, p95 = seconds(figures["p50"]), seconds(figures["p95"])
+    # Half the width: three such columns fit on 80 characters.
     if p50.split()[1] == p95.split()[1]:
         p50 = p50.split()[0]
     return f"{p50} / {p95} ({number(figures['count'])})"

@@ -20,7 +20,7 @@ from otel_lifecycle._cli.text import printable
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
 VERDICT_STYLE: Final = {"better": "bold green", "worse": "bold red", "no evidence": "dim", "FAILED": "bold red"}
 UNBROKEN: Final = frozenset({"request", "trace", "outcome", "stage", "class", "latency", "metric", "figure"})
-"""Columns whose words are not broken: half a trace id can be looked up nowhere."""
+"""Columns whose words are not broken: half a trace id is of no use."""
 PAIR: Final = "p50 / p95"
 """In the head of a column whose cells are two figures, and the number of samples in brackets."""
 GAP: Final = 2
@@ -29,11 +29,12 @@ SHORT: Final = 16
 """Letters up to which a cell stays on its line: a figure stands beside its unit."""
 SHORT_ID: Final = 16
 NARROWEST: Final = 120
-"""A table of traces is wider than a pipe's 80 columns, and a cut trace id is none."""
+"""Columns used for a pipe: its default of 80 would cut trace ids."""
 
 
 def console(stderr: bool = False) -> Console:
     """Return a console as wide as the terminal; wide enough for trace ids where there is none."""
+    # Without highlighting: rich would colour parts of ids as numbers.
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and made.width < NARROWEST:
         return Console(stderr=stderr, highlight=False, width=NARROWEST)
@@ -52,6 +53,7 @@ def show_tables(out: Console, tables: Iterable[Table]) -> None:
 def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
     if narrow:
         table = _folded(table)
+    # Columns leave before words break: a broken id cannot be looked up.
     while (excess := _last_wide(table)) and _least_width(table) > width:
         table = table.without(frozenset({excess}))
     made = RichTable(
@@ -66,6 +68,7 @@ def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
             overflow="fold",
         )
     for row in table.rows:
+        # Text and not a plain string, in which rich reads "[...]" as markup; cells hold foreign names.
         made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in row))
     return made
 

@@ -83,9 +83,11 @@ def show(out: Console, found: Anatomy) -> None:
     for bar in found.bars:
         scale = width / ((total - first) or 1.0)
         left, right = round((bar.start - first) * scale), round((bar.end - first) * scale)
+        # A span that begins at the very end still gets a mark.
         left = min(left, width - 1)
         line = Text(f"{_label(bar)} ")
         line.append(" " * left)
+        # A span shorter than a character must not disappear.
         line.append("█" * (right - left) or "▏", style=STYLES[bar.colour])
         line.append(" " * (width - max(right, left + 1)))
         line.append(f" {seconds(bar.end - bar.start):>{FIGURE}}", style="dim")
@@ -119,6 +121,7 @@ def _token_line(found: Anatomy, first: float, total: float, width: int) -> Text:
     stalled = {
         column
         for one in found.stalls
+        # The columns between the two tokens; those of the tokens themselves show the tokens.
         for column in range(int((one.start - first) * scale) + 1, int((one.start + one.length - first) * scale))
     }
     line, most = Text(f"{set_cell_size('tokens', NAME)} "), max(counts)

@@ -1,4 +1,4 @@
-"""What a request's time went into: bars of the waterfall, token times, stalls."""
+"""The parts of a request's time: bars of the waterfall, token times, stalls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from otel_lifecycle._cli.requests.tokens import TokenStall, token_stalls, token_
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
 
+# Wider than within one process: caller and server are different hosts, and NTP keeps them within milliseconds.
 SKEW_NS: Final = 50_000_000
-"""Clocks that are so far apart show."""
+"""Clocks further apart than this are reported."""
+# A terminal and a page stay readable; agents have thousands of spans in a trace.
 MAX_BARS: Final = 60
 
 
@@ -73,15 +75,16 @@ def _caller(found: Found, span: Span | None) -> Caller | None:
     return Caller(
         name=span.name,
         span_id=span.span_id,
+        # Clocks of two hosts may disagree, but no caller waits a negative time.
         before=max(0, found.request.start_ns - span.start_ns) * 1e-9,
         after=max(0, span.end_ns - found.request.end_ns) * 1e-9,
     )
 
 
 def _contradicts(span: Span, parent: Span | None) -> bool:
-    """Return whether a span cannot be where it says: it begins before its parent, or is a stage that outlasts it.
+    """Return whether a span's times are impossible: it begins before its parent, or is a stage that outlasts it.
 
-    That a child outlasts its parent is in order; so is a gateway's span that is wider than the request.
+    Other children may outlast their parent, and a gateway's span may be wider than the request.
     """
     if parent is None:
         return False
@@ -99,6 +102,7 @@ def _bars(found: Found) -> Iterator[Bar]:
     shown = {span.span_id for span, _ in tree.below(top)}
     yield from (bar for span, depth in tree.below(top) for bar in _with_stages(span, depth, found, tree))
     for span in sorted(found.spans, key=lambda span: span.start_ns):
+        # A parent that was not sampled leaves its children without a place in the tree.
         if span.span_id not in shown:
             yield _bar(span, 0, found, "other")
 
@@ -113,7 +117,7 @@ class Tree:
         by_id = {span.span_id: span for span in found.spans}
         self.callers: list[Span] = []
         at = by_id.get(found.span.parent_id)
-        # A cycle of parents is no tree; it ends here.
+        # Broken spans can form a cycle of parents.
         while at is not None and at.span_id != found.span.span_id and at not in self.callers:
             self.callers.insert(0, at)
             at = by_id.get(at.parent_id)
@@ -159,6 +163,7 @@ def _from_durations(request: Request, depth: int) -> Iterator[Bar]:
     at = 0.0
     for stage in STAGES:
         length = request.seconds.get(STAGE_METRIC[stage])
+        # After an unknown stage the next one has no start.
         if length is None:
             return
         yield Bar(name=stage, start=at, end=at + length, depth=depth, colour=stage)

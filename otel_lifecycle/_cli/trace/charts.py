@@ -14,8 +14,9 @@ from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
+# Each explained mark is an element of its own with a text; thousands make the page slow.
 POINTS: Final = 600
-"""Single tokens or gaps that are explained one by one; more of them are only drawn."""
+"""Up to this number, each token or gap gets a tip; beyond it they are only drawn."""
 
 
 def waterfall(found: Anatomy) -> Markup:
@@ -70,6 +71,7 @@ def timeline(found: Anatomy) -> Markup:
     plot = Plot(linear(0, times[-1], short_seconds), linear(0, len(times), whole), height=140)
     for one in found.stalls:
         plot.band(one.start, one.start + one.length, f"stall of {seconds(one.length)} after token {one.token}")
+    # As steps: between two tokens the count does not grow.
     plot.curve([(time, number) for number, time in enumerate(times, 1)], "decode", steps=True)
     if len(times) <= POINTS:
         for number, time in enumerate(times, 1):

@@ -14,8 +14,10 @@ from otel_lifecycle._cli.sources.reader import Opener, Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import Tally
 
+# The whole trace is held in memory to build its tree.
 MAX_SPANS: Final = 5000
 """Spans of one trace that are looked at."""
+# A shorter beginning matches many traces.
 SHORTEST: Final = 6
 """Characters of a trace id, at least, that stand for the whole."""
 
@@ -48,6 +50,7 @@ def find(
     if len(traces) > 1:
         raise Unusable(f"{name} stands for {len(traces)} traces: {', '.join(sorted(traces)[:5])}")
     if not spans:
+        # A tally of its own: the same bytes must not be counted twice in the notes.
         trace_id = _trace_of(name, Reader(sources, Tally(), pipe=pipe))
         if trace_id is None:
             raise Unusable(f"no trace, span or request {name!r} in {', '.join(sources)}")
@@ -73,6 +76,7 @@ def only_request(sources: Sequence[str], shape: str, tally: Tally, pipe: Opener 
 
 def _spans(name: str, reader: Reader) -> list[Span]:
     wanted = name.lower()
+    # It cannot be a trace id, so the source need not be read for it.
     if len(wanted) < SHORTEST or set(wanted) - set("0123456789abcdef"):
         return []
     found = [item for item in reader if isinstance(item, Span) and item.trace_id.startswith(wanted)]
@@ -98,5 +102,6 @@ def _chosen(name: str, spans: Sequence[Span], shape: str) -> Found:
         for span in requests
         if name.lower() == span.span_id or name == str(span.attributes.get(semconv.REQUEST_ID))
     ]
+    # The longest: a gateway's request encloses those of the servers behind it.
     span = max(named or requests, key=lambda span: span.end_ns - span.start_ns)
     return Found(request=request_of(span, shape), span=span, spans=spans, others=len(requests) - 1)

@@ -1,8 +1,8 @@
 """Looks at the program it runs in, some seconds after its start, and writes what it finds to a file.
 
 Python imports a module of this name at its start, before the program.  It runs in the environment of the program that
-is examined, so it needs nothing but the standard library.  It must not change what the program does: whatever goes
-wrong in here is written to the file or lost.
+is examined, so it needs nothing but the standard library.  It must not change what the program does: every error
+in here is written to the file or lost.
 """
 # ruff: noqa: INP001 - a folder that is put on the path of another program must be no package
 
@@ -17,19 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+# Removed at once, so that child processes of the program do not look as well and overwrite the file.
 _TARGET = os.environ.pop("OTEL_LIFECYCLE_DOCTOR_FILE", None)
 _WAIT = float(os.environ.pop("OTEL_LIFECYCLE_DOCTOR_WAIT", "5"))
+# Never released: the timer, the exit and the program itself may all ask, and only the first one looks.
 _done = threading.Lock()
 
 
 def _load_hidden() -> None:
     """Import the sitecustomize that this one hides, such as that of opentelemetry-instrument."""
     here = Path(__file__).resolve().parent
+    # In place, since others may hold the list; PYTHONPATH too, or workers would import this module again.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in paths if entry and Path(entry).resolve() != here)
     if not os.environ["PYTHONPATH"]:
         del os.environ["PYTHONPATH"]
+    # The entry must go, or the import below would find this module again.
     own = sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")
@@ -96,6 +100,7 @@ def _processors(provider: object) -> list[dict[str, Any]] | None:
     return None if held is None else [_tree(one, 0) for one in held]
 
 
+# "_batch_processor" holds the exporter in newer SDKs; in older ones the processor has it.
 _INNER = ("span_exporter", "_exporter", "_next", "_batch_processor", "_delegate")
 
 
@@ -104,6 +109,7 @@ def _tree(value: object, depth: int) -> dict[str, Any]:
     endpoint = getattr(value, "_endpoint", None)
     if isinstance(endpoint, str):
         found["endpoint"] = endpoint
+    # Bounded, because wrappers may refer back to what they wrap.
     if depth < 5:
         inner = [getattr(value, name, None) for name in _INNER]
         found["inner"] = [_tree(one, depth + 1) for one in inner if one is not None and not callable(one)]
@@ -117,6 +123,7 @@ def _readers(provider: object) -> list[dict[str, Any]] | None:
 
 
 def _providers() -> dict[str, Any]:
+    # Importing it here would change the program and hide that it never did so itself.
     if "opentelemetry" not in sys.modules:
         return {"api": False}
     from opentelemetry import metrics, trace
@@ -187,6 +194,7 @@ def _look(target: str, *, ended: bool = False) -> None:
 if _TARGET:
     _load_hidden()
     _timer = threading.Timer(_WAIT, _look, (_TARGET,))
+    # A program that ends must not wait for the look.
     _timer.daemon = True
     _timer.start()
     atexit.register(_look, _TARGET, ended=True)
