@@ -184,7 +184,7 @@ def _verdict(request: Request) -> Text | str:
 
 
 def _beside(request: Request) -> str:
-    """Say what held the bottleneck; nothing where nothing outside the request did, or nobody knows."""
+    """Say what held the bottleneck; empty where nothing outside the request did, or where it is not known."""
     cause = request.attributes.get(semconv.BOTTLENECK_CAUSE)
     if cause == "idle":
         return ", engine idle"
@@ -199,7 +199,7 @@ def _beside(request: Request) -> str:
 
 
 def worst_pair(requests: Iterable[Request]) -> str:
-    """Name the two requests of which one held the other longest."""
+    """Name the two requests where one held the other longest."""
     pairs = [(culprit[semconv.LINK_TIME], request.id, culprit) for request in requests for culprit in request.culprits]
     if not pairs:
         return "No request held another for a tenth of its wait or of its stalls."

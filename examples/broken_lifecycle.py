@@ -80,7 +80,7 @@ def raising() -> None:
 
 
 def show(exporter: InMemorySpanExporter) -> None:
-    """Print what each request's span says of itself."""
+    """Print what each request's span says about itself."""
     for span in exporter.get_finished_spans():
         attributes = span.attributes or {}
         if semconv.LEGAL not in attributes:
@@ -96,7 +96,7 @@ def show(exporter: InMemorySpanExporter) -> None:
 
 
 def main() -> None:
-    """Break lifecycles, and show what is said of them."""
+    """Break lifecycles, and show what is reported about them."""
     exporter, reader, provider = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()
     # Foreign spans are assessed at their end and handed on rebuilt, so the exporter stands behind the processor.
     behind = SimpleSpanProcessor(exporter)

@@ -40,7 +40,7 @@ def set_up(memory: InMemorySpanExporter) -> str | None:
     """Send finished spans to ``memory``, and to a Collector if the environment names one; return its address."""
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
     if endpoint is None:
-        # No Collector, no exporter: one that nobody listens to would log its failures between the tables.
+        # No exporter without a Collector: it would log its failures between the tables.
         provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}))
         provider.add_span_processor(LifecycleSpanProcessor())
         trace.set_tracer_provider(provider)
@@ -101,7 +101,7 @@ def show(
 
 
 def ground_truth(answers: Sequence[load.Answer], found: dict[str, breakdown.Request]) -> str:
-    """Compare what was measured around the engine with what llama.cpp says of the same requests."""
+    """Compare what was measured around the engine with llama.cpp's own timings of the same requests."""
     pairs = [(answer.timings, found[answer.request_id].attributes) for answer in answers if answer.timings]
     prefill = [attributes[semconv.PREFILL] * 1000 - timings["prompt_ms"] for timings, attributes in pairs]
     decode = [attributes[semconv.TOKEN_SPAN] * 1000 - timings["predicted_ms"] for timings, attributes in pairs]

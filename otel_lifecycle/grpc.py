@@ -127,7 +127,7 @@ class _Call:
         self._context = context
         self._tokens = tokens
         self.over = False
-        # Called when the call is over, whoever ended it: a client that cancelled while the handler was still at work.
+        # gRPC calls this back at every end of a call, also when the client cancels while the handler is still at work.
         self._on_loop = not hasattr(context, "add_callback")
         if not self._on_loop:
             context.add_callback(self._terminated)

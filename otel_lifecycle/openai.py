@@ -54,7 +54,7 @@ class FrameTarget(Protocol):
         model: str | None = None,
         finish_reasons: Sequence[str] | None = None,
     ) -> None:
-        """Note what the answer says of itself."""
+        """Note what the answer says about itself."""
 
     def cancel(self, reason: str | None = None) -> None:
         """End the request as cancelled."""
@@ -69,8 +69,8 @@ class FrameTarget(Protocol):
 def count_tokens(frame: object) -> int | None:
     """Return how many tokens a frame holds over all its choices; None for an unknown number.
 
-    The ``tokens`` callable of ``request.stream`` and ``traced`` for a stream of one choice.  Of a body that was not
-    streamed it is the usage figure, as ``traced`` wants it for its ``output``.
+    The ``tokens`` callable of ``request.stream`` and ``traced`` for a stream of one choice.  For a body that was not
+    streamed it is the usage figure, which ``traced`` needs for its ``output``.
     """
     return read_frame(frame).count
 
@@ -217,9 +217,9 @@ class FrameFeed:
 
         A figure is final once the choices of its frame have finished: with that frame, or with one before it, as
         where OpenRouter repeats an empty choice beside the usage.  Until then it is a running figure (vLLM's
-        ``continuous_usage_stats``).  Of several choices some servers count each by itself (vLLM's running figures,
-        llama.cpp's last ones): such a figure is below what the frames have shown, and they add up once every choice
-        has closed with one.  A 0 after output is no count.
+        ``continuous_usage_stats``).  For several choices, some servers count each one separately (vLLM's running
+        figures, llama.cpp's last ones): such a figure is below what the frames have shown, and they add up once every
+        choice has closed with one.  A 0 after output is no count.
         """
         figure = frame.output_tokens
         if figure is None or frame.whole or (frame.choices and not self._all_finished(frame)):

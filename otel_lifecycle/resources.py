@@ -74,7 +74,7 @@ def _optional(name: str) -> Any:
 class CudaDevices:
     """The CUDA devices this process may use, read through nvidia-ml-py.
 
-    ``CUDA_VISIBLE_DEVICES`` is heeded: indices (in PCI order), UUIDs or the beginnings of UUIDs; what follows an entry
+    ``CUDA_VISIBLE_DEVICES`` applies: indices (in PCI order), UUIDs or the beginnings of UUIDs; what follows an entry
     that does not exist is ignored, as CUDA does.  The library is loaded at the first reading, anew in a forked child.
     """
 

@@ -219,7 +219,7 @@ class _WsgiBody:
 
 
 class _SizedBody(_WsgiBody):
-    """One whose number of parts is known: of a single part a server takes the length for the response's."""
+    """A body with a known number of parts: a server takes the length of a single part as the response's length."""
 
     def __len__(self) -> int:
         return len(self._body)  # type: ignore[arg-type]  # made only of a body that has it

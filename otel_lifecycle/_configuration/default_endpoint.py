@@ -26,7 +26,7 @@ class DefaultEndpoint:
         self._port = PORTS[protocol]
 
     def answers(self) -> bool:
-        """Return whether anybody listens; say once, with the remedies, that nobody does."""
+        """Return whether a Collector listens; if not, log the remedies once."""
         try:
             # Asked before each export and not once, because a Collector may be started after the app.  By name, because
             # it may listen on ::1 alone: create_connection() tries every address.

@@ -101,7 +101,7 @@ def _instance(name: str, signal: str, kinds: tuple[type, ...]) -> Any:
     try:
         made = entry.load()()
     except Exception as error:
-        # Whatever a third party's exporter raises when it is made, the app is told once, at configure().
+        # A third party's exporter may raise anything here; configure() reports it to the app once.
         raise ConfigurationError(f"the {signal} exporter {name!r} cannot be made: {error!r:.200}") from error
     if not isinstance(made, kinds):
         raise ConfigurationError(f"{name!r} exports no {signal}: it makes a {type(made).__name__}")
@@ -135,5 +135,5 @@ def _http_endpoint(settings: Settings, signal: str) -> str | None:
 
 
 def _default_endpoint(settings: Settings, signal: str, protocol: str) -> DefaultEndpoint | None:
-    """Return the default endpoint where nobody named one; a named endpoint keeps its exporter's retries."""
+    """Return the default endpoint where none is configured; a configured one keeps its exporter's retries."""
     return DefaultEndpoint(protocol) if signal in settings.default_endpoint else None

@@ -28,7 +28,7 @@ _OTHER_PROTOCOL = {"grpc": "http/protobuf", "http/protobuf": "grpc"}
 class ProcessSpans(SpanExporter):
     """A span exporter that exports in the process that made it, and in no child.
 
-    ``default_endpoint``: where the exporter sends to if nobody named an endpoint; it is asked before each export.
+    ``default_endpoint``: where the exporter sends to if no endpoint is configured; it is asked before each export.
     ``protocol``: of OTLP, for the hint that the endpoint may take the other one.
     """
 

@@ -104,7 +104,7 @@ class Pipeline:
 
 
 class _Closer:
-    """A parked daemon thread that shuts one provider down when it is told to.
+    """A waiting daemon thread that shuts one provider down on request.
 
     It is started with the provider, because Python 3.12 starts no thread while the interpreter exits.
     """

@@ -21,7 +21,7 @@ _hooked: set[str] = set()
 
 
 def at_exit(shutdown: Callable[[], Any]) -> None:
-    """Call ``shutdown`` when the interpreter exits; once, however often this is said."""
+    """Call ``shutdown`` when the interpreter exits; registers it once, however often it is called."""
     if "atexit" not in _hooked:
         _hooked.add("atexit")
         atexit.register(shutdown)

@@ -1,4 +1,4 @@
-"""What ``configure()`` can be told.  An argument beats the environment, and the environment beats the default.
+"""The settings of ``configure()``.  An argument beats the environment, and the environment beats the default.
 
 Each setting also has a variable ``OTEL_LIFECYCLE_<NAME>``.  Where OpenTelemetry has a variable of its own for the same
 thing, that one holds next, before the default.
@@ -46,7 +46,7 @@ class Settings:
     """Everything ``configure()`` works from, read and checked.
 
     ``protocols``: for traces and metrics each, ``grpc`` or ``http/protobuf``.  ``exporters``: for each the names of its
-    exporters.  ``default_endpoint``: the signals that go to OTLP's default endpoint, because nobody named one.
+    exporters.  ``default_endpoint``: the signals that go to OTLP's default endpoint, because none is configured.
     ``file``: path of the OTLP JSON file, ``file_max_mb``: its size when it is put aside.
     ``metric_interval``: seconds.  ``sampler``: a Sampler, a ratio in [0, 1], None for OTEL_TRACES_SAMPLER.
     ``resources``: callbacks, without arguments, that return a number or ``[(number, attributes), ...]``.
@@ -114,7 +114,7 @@ def read_settings(
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
-    """A misspelt variable is refused: nobody would notice that it does nothing."""
+    """Refuse a misspelt variable: it would do nothing, and nothing would show that."""
     settings = {item.name for item in fields(Settings)} - {*DERIVED, *ARGUMENTS_ONLY}
     slos = (f"slo_{item.name}" for item in fields(Slo))
     known = {PREFIX + name.upper() for name in (*settings, "protocol", *slos, *DROP_INS)}
@@ -207,7 +207,7 @@ class _Reader:
         return str(value)
 
     def named_endpoint(self, signal: str) -> str | None:
-        """Return the endpoint of a signal where somebody named one."""
+        """Return the configured endpoint of a signal; None where there is none."""
         return self.endpoint() or self.standard(
             f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
@@ -225,7 +225,7 @@ class _Reader:
     def exporters(self, signal: str) -> tuple[str, ...]:
         """Return the names of a signal's exporters: OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER, by default otlp.
 
-        With a file, and nobody having asked for OTLP, nothing but the file.
+        With a file and no configured endpoint, the file is the only exporter.
         """
         variable = f"OTEL_{signal.upper()}_EXPORTER"
         value = self.standard(variable)
@@ -256,7 +256,7 @@ class _Reader:
 
     def slo(self) -> Slo | None:
         """The objectives: the argument, else those of OTEL_LIFECYCLE_SLO_TTFT, _TPOT and _E2E in seconds."""
-        # All or nothing: an argument replaces the variables, so that no objective comes from where nobody looks.
+        # All or nothing: an argument replaces all three variables, so that objectives are never mixed from two places.
         given: object = self._arguments.get("slo")
         if given is not None:
             if not isinstance(given, Slo):

@@ -3,7 +3,7 @@
 Server-sent events are lines of ``field: value``, ended by LF, CRLF or CR; an event is its ``data`` lines joined, and
 ends with a blank line (WHATWG, "Server-sent events").  Lines of JSON (NDJSON) are one frame each.
 
-Two departures from the letter, both seen in the field:
+Two departures from that standard, which real servers and clients require:
 
 * A frame counts as soon as it is whole JSON, even before its blank line.  Clients that read line by line never see the
   blank line, and waiting for the next piece would move the time of a token.
@@ -162,7 +162,7 @@ def _early(line: str, data: list[str], *, bare: bool) -> Frame | None:
 
 
 def _whole(text: str) -> Frame | None:
-    """Return the frame of a text that is a whole JSON document or the end of the stream; None of any other."""
+    """Return the frame of a text that is a whole JSON document or the end of the stream; None for any other."""
     text = text.strip()
     if text.startswith(DONE):
         return Frame(done=True)

@@ -121,7 +121,7 @@ class BodyTokens:
             self._stream.finish()
 
     def _is_ours(self) -> bool:
-        """Whether nobody else counts the tokens: a handler that marks its own has begun before the first frame came."""
+        """Whether this counts the tokens: a handler that marks its own tokens has begun before the first frame came."""
         # Asked once: after our first mark, the handler's marks and ours can no longer be told apart.
         if not self._started:
             self._started = True

@@ -176,7 +176,7 @@ def _value_of(headers: Iterable[tuple[Any, Any]], wanted: str) -> str | None:
 
 
 def read_routes(routes: object) -> tuple[Route, ...]:
-    """Return what the middleware was given as routes; ConfigurationError for what is none."""
+    """Return the middleware's argument as routes; ConfigurationError for anything that is not a route."""
     if isinstance(routes, (str, bytes, re.Pattern, Route, Mapping)) or not isinstance(routes, Iterable):
         raise ConfigurationError(f"routes is {routes!r:.80}; it must be a list of paths, patterns and Routes")
     return tuple(route if isinstance(route, Route) else Route(route) for route in routes)

@@ -87,7 +87,7 @@ class DisconnectWatch:
         if not self._read or self._closed or self._listeners or self._watch is not None:
             return
         try:
-            # Only asyncio has tasks that nobody needs to wait for; under trio the app has to listen itself.
+            # Only asyncio has tasks outside a task group; under trio the app has to listen itself.
             self._watch = asyncio.get_running_loop().create_task(self._wait(), name="otel-lifecycle-disconnect")
         except RuntimeError:
             self._closed = True
@@ -110,7 +110,7 @@ class DisconnectWatch:
                     self._watch = None
                     return
                 message = await self._server.call(receive)
-        except Exception:  # noqa: BLE001  # what the server raises is for the app, and comes when the app asks
+        except Exception:  # noqa: BLE001  # the app gets the server's error when it asks
             return
         if message["type"] == _DISCONNECT and not self._closed:
             self._gone = message

@@ -31,7 +31,7 @@ _BACKGROUND: Final = frozenset({"starlette.background", "litestar.background_tas
 
 
 class HttpResponse:
-    """What is known of a response so far."""
+    """What is known about a response so far."""
 
     __slots__ = (
         "_counter",
@@ -93,7 +93,7 @@ class HttpResponse:
             # Before the server takes it: waiting for a slow client is no part of the answer.
             self._end = self._of_response()
             if self._end == COMPLETE and self._driver.owned:
-                # What nobody marked by now is an answer that is there at once.
+                # Without a mark until now, the answer appeared as a whole.
                 self._driver.answer()
 
     def sent(self, message: Message) -> None:
@@ -113,7 +113,7 @@ class HttpResponse:
         self._send_error = error
         self.client_left(told=False)
         if is_last(message):
-            # All of the answer was made; that nobody took it is noted.
+            # The whole answer was made; the note says that the client did not take it.
             self._finished()
 
     def _finished(self) -> None:
@@ -131,7 +131,7 @@ class HttpResponse:
     def _awaits_error(self) -> bool:
         """Whether the response is one that its own exception may follow.
 
-        A stream that breaks below Starlette's BaseHTTPMiddleware is ended in good order first.
+        Starlette's BaseHTTPMiddleware ends a stream that breaks below it normally, and raises afterwards.
         """
         return self._status is None or self._status >= 500 or self._streamed
 
@@ -157,7 +157,7 @@ class HttpResponse:
     def _of_response(self) -> Terminal:
         """Return how a response that is over ends the request."""
         if self._stopped:
-            # What it sent last it sent to nobody.
+            # The client was gone before this last part was sent.
             return LEFT
         if self._status is None:
             return failure(None)

@@ -35,7 +35,7 @@ class ResponseSender:
             return
         if self._timed is not None:
             await self.release()
-        # The middle of a stream that nobody counts tells nothing: it passes at the cost of this question.
+        # Without a token counter, the middle of a stream adds nothing: it passes at the cost of this check.
         telling = not (self._response.quiet and message.get("more_body"))
         if telling:
             guarded("a response", self._response.sending, message)

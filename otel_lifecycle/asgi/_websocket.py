@@ -140,7 +140,7 @@ class SocketRequests:
         if error is not None:
             driver.leave(error)
         elif self._left:
-            # The handler caught what its framework raised for the departure, and returned.
+            # The handler caught the exception that its framework raises for a departure, and returned.
             driver.end(LEFT)
         else:
             driver.answered()
@@ -153,7 +153,7 @@ class SocketRequests:
 
     def _end(self, terminal: Terminal) -> None:
         driver, self._driver = self._driver, None
-        # A socket that is closed in good order has answered, with output that nobody marked perhaps.
+        # A socket that the app closes normally has answered, perhaps with output that nothing marked.
         if driver is not None and terminal == COMPLETE:
             driver.answered()
         elif driver is not None:
@@ -165,7 +165,7 @@ class SocketRequests:
             active.__exit__(None, None, None)
 
     def _says(self, rule: Rule | None, data: str | bytes, *, otherwise: bool) -> Any:
-        """Return what a rule says of a message; a rule that raises says no."""
+        """Return what a rule gives for a message; a rule that raises gives False."""
         if rule is None:
             return otherwise
         return _ask(rule, data)

@@ -141,7 +141,7 @@ class EngineMethod(ABC):
         """Return the method with a request around it."""
 
     def begin(self, asked: Mapping[str, object]) -> Driver:
-        """Open the request of one call, with what the call says of it; join the current one."""
+        """Open the request of one call, with what the call says about it, or join the current one."""
         return driver.begin({**self._conditions, **asked}, shape=self._shape, tracer_provider=self._tracer_provider)
 
 
@@ -151,7 +151,7 @@ class _EngineMarks(RequestMarks):
     __slots__ = ()
 
     def response(self, *, id: str | None = None, model: str | None = None, finish_reasons: Any = None) -> None:
-        """Note what the answer says of itself."""
+        """Note what the answer says about itself."""
         super().response(id=id, model=model_name(model), finish_reasons=finish_reasons)
         self._driver.suggest(model=model_name(model))
 
@@ -167,7 +167,7 @@ def reader(drive: Driver, *, counts: bool) -> Callable[[Any], None]:
 
 
 def model_name(model: object) -> str | None:
-    """Return what a model is called: of a path, the file's name alone, without the folder or ``.gguf``."""
+    """Return the name of a model; for a path it is the file's name without the folder and ``.gguf``."""
     name = model.replace("\\", "/").rsplit("/", 1)[-1] if isinstance(model, str) else ""
     return name.removesuffix(".gguf") or None
 

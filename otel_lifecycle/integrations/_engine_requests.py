@@ -14,7 +14,7 @@ from opentelemetry.trace import TracerProvider
 from otel_lifecycle import driver
 
 _SEVERITY: Final = {"error": 2, "abort": 1}
-"""What the end of one member says of the whole request: the worst one counts, anything else is a normal end."""
+"""What the end of one member means for the whole request: the worst one counts, any other is a normal end."""
 
 CHOICE_PREEMPTED: Final = "choice_preempted"
 """Span event: one of several choices was evicted.  The request goes on, so it is not in the state preempted."""

@@ -1,4 +1,4 @@
-"""What happens to a request inside LitServe's inference workers, told to the process that answers it.
+"""What happens to a request inside LitServe's inference workers, reported to the process that answers it.
 
 Workers are separate, spawned processes.  LitServe hands them the callback below like any other, and the callback wraps
 what the worker sends.  A mark travels as the worker id of LitServe's own "started" message.  It is an integer with two
@@ -71,7 +71,7 @@ class WorkerMarks(Callback):  # type: ignore[misc]  # litserve has no types
     def on_before_predict(self, *arguments: Any, lit_api: Any = None, **named: Any) -> None:
         """The requests taken from the queue since the last time are the ones that enter the model now.
 
-        Where a worker decodes several at once, nobody says which; then none is marked.
+        Where a worker decodes several at once, LitServe does not say which; then none is marked.
         """
         if not getattr(lit_api, "enable_async", True):
             for uid in list(self._taken):

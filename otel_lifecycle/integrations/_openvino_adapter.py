@@ -30,7 +30,7 @@ _UNLIMITED: Final = 2**31
 
 
 def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
-    """Wrap what tells the life of a request; EngineMismatch if it is not there."""
+    """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     import openvino_genai
     from openvino_genai.py_openvino_genai import GenerationHandle
 
@@ -139,7 +139,7 @@ class _Pipelines:
         self._note(handle, "abort")
 
     def stopped(self, handle: Any, *_arguments: Any, **_named: Any) -> None:
-        """Before ``GenerationHandle.stop``: the server has enough of the answer."""
+        """Before ``GenerationHandle.stop``: the server wants no more of the answer."""
         self._note(handle, "stop")
 
     def _note(self, handle: Any, word: str) -> None:

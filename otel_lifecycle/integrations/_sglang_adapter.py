@@ -52,7 +52,7 @@ def manager() -> type:
 
 
 def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
-    """Wrap what tells the life of a request; EngineMismatch if it is not there."""
+    """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     owner = manager()
     frontend = _Frontend(tracer_provider)
     hooks.around(owner, "_init_req_state", after=frontend.opened)
@@ -227,7 +227,7 @@ def _read(member: Member, received: Any, index: int, times: Any, now: int) -> No
         member.started = True
         _tell(member, received, index)
         finished = _ns(getattr(times, "prefill_finished_time", 0.0))
-        # Of several choices the others may have tokens already, which came later than that.
+        # With several choices, the others may already have tokens that came later than that.
         if tokens > 1 and finished and member.group.expected == 1:
             drive.item(1, member.choice, at_monotonic_ns=finished)
             tokens -= 1
@@ -249,7 +249,7 @@ def _ns(seconds: float) -> int:
 
 
 def _asked(manager: Any, obj: Any, *, generates: bool) -> dict[str, object]:
-    """Return what a request says of itself."""
+    """Return what a request says about itself."""
     model = getattr(manager, "served_model_name", None)
     sampling = getattr(obj, "sampling_params", None)
     limit = sampling.get("max_new_tokens") if isinstance(sampling, dict) else None

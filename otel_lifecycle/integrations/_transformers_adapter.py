@@ -34,7 +34,7 @@ _NUMBERS: Final = {"PENDING": _PENDING, "PREFILLING": 1, "DECODING": 2, "FINISHE
 
 
 def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
-    """Wrap what tells the life of a request; EngineMismatch if it is not there."""
+    """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
     from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
     from transformers.generation.continuous_batching.scheduler import Scheduler
@@ -92,7 +92,7 @@ class _BatchingEngine:
         self._origins: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def asked(self, manager: Any, input_ids: Any = (), *_arguments: Any, **named: Any) -> None:
-        """Before ``add_request``.  The state that it makes is told the request by way of this thread."""
+        """Before ``add_request``.  The state that it makes finds the request by this thread."""
         model = _model(manager)
         choices = getattr(manager, "num_return_sequences", None) or 1
         group = self._requests.begin(

@@ -1,7 +1,7 @@
 """The names of vLLM that its drop-in relies on, all of them outside vLLM's public API.
 
-Run with 0.32.0; checked against the sources of 0.12.0 and 0.16.0.  Where a class or method is missing the drop-in says
-so once and does nothing; where an attribute is missing, what it would have told is absent.
+Run with 0.32.0; checked against the sources of 0.12.0 and 0.16.0.  Where a class or method is missing, the drop-in logs
+it once and does nothing; where an attribute is missing, its value is absent.
 
 | event | source |
 |---|---|
@@ -66,7 +66,7 @@ def engines() -> tuple[type, ...]:
 
 
 def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
-    """Wrap what tells the life of a request; EngineMismatch if it is not there."""
+    """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     from vllm.v1.engine import EngineCoreEventType
     from vllm.v1.engine.output_processor import OutputProcessor
 
@@ -89,7 +89,7 @@ class _VllmEngine:
         self.model: str | None = None
 
     def describe(self, config: Any) -> None:
-        """Note what the engine's configuration says of the model."""
+        """Note what the engine's configuration says about the model."""
         model = config.model_config
         name = getattr(model, "served_model_name", None) or model.model
         self.model = name if isinstance(name, str) else name[0]
@@ -216,7 +216,7 @@ class _Frontend:
 
 
 def _read(member: Member, output: Any, stamp: int) -> None:
-    """Feed what one output says of its request: events first, they are older than the step's own time."""
+    """Mark what one output says about its request: events first, because they are older than the step's time."""
     if output.events:
         for event in output.events:
             if event.type == _SCHEDULED:
@@ -242,7 +242,7 @@ def _cached_tokens(output: Any) -> int | None:
 
 
 def _asked(request: Any, model: str | None) -> dict[str, object]:
-    """Return what a request says of itself."""
+    """Return what a request says about itself."""
     # Missing in 0.12, where request_id is the client's own; later versions add a suffix to that.
     name = getattr(request, "external_req_id", None) or request.request_id
     sampling, lora = request.sampling_params, request.lora_request

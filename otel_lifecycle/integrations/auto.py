@@ -1,8 +1,8 @@
-"""What ``opentelemetry-instrument`` runs: it puts the processor in place, whoever sets the providers up.
+"""What ``opentelemetry-instrument`` runs: it adds the processor, whether or not a distro sets the providers up.
 
-There is no configurator of ours: only one configurator runs, and with ours an installed distro would not do its work.
-After all instrumentors have run, the providers of a distro get the processor; without a distro nobody has set any up,
-and :func:`otel_lifecycle.configure` does.
+We have no configurator: only one configurator runs, and ours would replace that of an installed distro.
+After all instrumentors have run, the providers of a distro get the processor; without a distro there are none,
+and :func:`otel_lifecycle.configure` sets them up.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def ensure_processor() -> None:
 
     It raises nothing: an error here ends the instrumentation of an app that may never use this library.
     """
+    # An app may have called configure() already, or added the processor to its own provider.
     if runtime().processors():
         return
     try:

@@ -74,7 +74,7 @@ def _route_of(litserve: Any, lit_api: Any) -> Route:
 
 
 def _unknown(part: object) -> None:
-    """How many tokens a part of an answer has, if it has any, only the API knows."""
+    """Return None: only the API knows how many tokens a part of an answer has."""
 
 
 def _remembering(original: Callable[..., None]) -> Callable[..., None]:
@@ -122,10 +122,10 @@ class _Listening:
 
     def _take(self, handle: Request, status: Any, kind: Any, worker_id: Any) -> None:
         if isinstance(worker_id, self._worker.Mark):
-            # Of several choices each is taken from the queue by itself; the first one is the request's.
+            # Several choices are taken from the queue one by one; the first one counts for the request.
             # Checked before the mark, because a late one would be an illegal transition.
             if handle.state == _STATES[worker_id.event]:
                 handle.record([{"event": worker_id.event, "timestamp": worker_id.at_ns}])
         elif status == self._worker.LitAPIStatus.ERROR and kind == self._worker.LoopResponseType.STREAMING:
-            # The stream ends in good order for the client, with what there was until now.
+            # The client sees a stream that ends normally, with what there was until now.
             handle.fail("engine_error")

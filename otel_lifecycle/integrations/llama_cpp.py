@@ -162,7 +162,7 @@ class _Generation:
 
 
 def _asked(named: Mapping[str, Any]) -> dict[str, object]:
-    """Return what the arguments of a call say of the request."""
+    """Return what the arguments of a call say about the request."""
     stream = named.get("stream")
     return {"max_tokens": whole(named.get("max_tokens")), "stream": stream if isinstance(stream, bool) else None}
 

@@ -200,7 +200,7 @@ class ReverseProxy:
 
 
 class _RequestBody:
-    """The body of a request: its beginning is looked at, all of it passes on."""
+    """The body of a request: the beginning is read, and all of it passes on."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -214,7 +214,7 @@ class _RequestBody:
         return bool(self._held) or not self._ended
 
     async def beginning(self) -> bytes | None:
-        """Return the whole body if it is short; None of a long one."""
+        """Return the whole body if it is short; None for a long one."""
         size = 0
         while not self._ended and size <= MAX_READ:
             piece = await self._next()

@@ -45,10 +45,12 @@ def plugin() -> None:
 
 
 def _start() -> None:
+    # None if the hooks were set before: then the app called instrument() and sets its providers up itself.
     hooks = _DROP_IN.start()
     if hooks is not None:
         hooks.around(_sglang_adapter.manager(), "__init__", after=_configured)
 
 
 def _configured(*_arguments: Any, **_named: Any) -> None:
+    # Only when a frontend is made: exporters in the scheduler's and the detokenizer's processes would be idle threads.
     ensure_processor()

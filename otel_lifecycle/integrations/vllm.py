@@ -46,6 +46,7 @@ class Middleware(LifecycleMiddleware):
     """For ``vllm serve --middleware``, which takes a class and gives it the app alone."""
 
     def __init__(self, app: Any) -> None:
+        # vLLM passes no options to a middleware, so everything it needs is fixed here.
         super().__init__(app, routes=ROUTES, backend="vllm", backend_version=_DROP_IN.version)
 
 
