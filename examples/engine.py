@@ -116,7 +116,7 @@ class Slot(contextlib.AbstractContextManager["Slot"]):
 
         def each(frame: Frame) -> bool:
             put(frame)
-            # llama.cpp stops the request when its callback returns True; it has no other way to cancel.
+            # llama.cpp stops the request when its callback returns True; a call in the process cannot cancel otherwise.
             return self._stopped
 
         def run() -> None:

@@ -1,7 +1,7 @@
 """The ways a process ends.  Each of them has to send what is left.
 
 An interpreter that exits runs ``atexit``.  A child of multiprocessing does not: it leaves by ``os._exit`` after its own
-finalizers.  A process without a SIGTERM handler runs nothing at all, and most servers end so: uvicorn restores the
+finalizers.  A process without a SIGTERM handler runs nothing at all.  Most servers end this way: uvicorn restores the
 default handler and raises the signal again once it has drained.
 """
 

@@ -102,7 +102,7 @@ class _Run:
         if isinstance(result, Mapping):
             reader(self._call, counts=False)(_of_all_choices(result))
         if self._stopped:
-            # A callback that returns True is the only way to stop the engine, and nothing in the result tells it.
+            # A caller stops the engine by a callback that returns True, and nothing in the result shows it.
             self._call.end(cancellation())
         self._call.answered()
 
