@@ -71,7 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_output() -> None:
-    """Write no more: Python would complain once more while it flushes."""
+    """Discard further output: Python would report the error again while it flushes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

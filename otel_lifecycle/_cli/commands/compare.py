@@ -141,7 +141,7 @@ def _refusal(found: list[Difference]) -> str:
         [
             "these are not two runs of one workload; they differ in",
             *lines,
-            "where one of them is the change under test, say --vary CONDITION; --force compares all the same",
+            "if one of them is the change under test, use --vary CONDITION; --force compares anyway",
         ]
     )
 

@@ -39,7 +39,7 @@ def live(port: int, grpc_port: int, host: str, token: str | None, keep: int, sav
         finally:
             # Also after Ctrl-C and errors.  Without a request there is no table to write.
             finish_saving(saving, save if receiver.requests else None, shape)
-    click.echo(f"{receiver.requests:,} requests came", err=True)
+    click.echo(f"{receiver.requests:,} requests received", err=True)
 
 
 async def _serve(receiver: Receiver, settings: LiveSettings) -> None:

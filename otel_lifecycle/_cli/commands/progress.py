@@ -32,7 +32,7 @@ class Bar:
         self._progress.update(self._task, advance=size)
 
     def clear(self) -> None:
-        """Take the bar away, before something is printed on the terminal where it stands."""
+        """Remove the bar before something is printed on its terminal."""
         # Only then do the bar and the output share a terminal.
         if sys.stdout.isatty():
             self._progress.stop()

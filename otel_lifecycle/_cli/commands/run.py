@@ -22,7 +22,7 @@ EXAMPLES = options.examples(
     "otel-lifecycle run --save run.jsonl.zst -- uvicorn app:app",
 )
 NOTHING_CAME = (
-    "nothing arrived: the command set no OpenTelemetry SDK up, or sends elsewhere. Call otel_lifecycle.configure()"
+    "nothing arrived: the command sets up no OpenTelemetry SDK, or exports elsewhere. Call otel_lifecycle.configure()"
     " without an endpoint; `otel-lifecycle doctor -- COMMAND` looks closer"
 )
 
@@ -71,7 +71,7 @@ async def _watched(
     async with serving(receiver, status, settings) as served:
         launch = launch_of(command, served.http, served.token, auto=auto)
         _announce(launch, served)
-        # The exit code of the command is ours: run is meant to stand in front of it in scripts.
+        # We return the command's exit code, so that scripts can put ``run`` in front of it.
         code = await run_child(launch)
         # The report would miss the batch that the exporter sent while the process ended.
         await until_quiet(receiver)

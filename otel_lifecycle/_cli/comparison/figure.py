@@ -59,7 +59,7 @@ class Comparison:
 
 
 def by_runs(made: Comparison, left: Sequence[float | None], right: Sequence[float | None], turns: bool) -> Comparison:
-    """Compare a figure of each run; ``turns``: the k-th runs of both sides belong together, as long as each has it."""
+    """Compare a figure of each run; ``turns``: the k-th runs of both sides are pairs, if each run has the figure."""
     # A run without the figure breaks the pairs, so the test for unpaired runs is used.
     turns = turns and None not in left and None not in right
     one, other = ([value for value in values if value is not None] for values in (left, right))

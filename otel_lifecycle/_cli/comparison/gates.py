@@ -73,7 +73,7 @@ def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
         side = "both sides have" if one is None else f"the {'baseline' if one.baseline is None else 'candidate'} has"
         raise Unusable(f"--fail-on {gate.text}: {side} no samples of {gate.metric}")
     if gate.relative and one.relative is None:
-        raise Unusable(f"--fail-on {gate.text}: the baseline is 0, of which there is no percentage")
+        raise Unusable(f"--fail-on {gate.text}: the baseline is 0, so there is no percentage")
     change = (one.relative if gate.relative else one.difference) or 0.0
     beyond = change > gate.limit if gate.limit >= 0 else change < gate.limit
     # Neither passed nor failed: a build that takes "no data" for "passed" hides the regression.
@@ -85,6 +85,6 @@ def rule(gate: Gate, found: Sequence[Comparison], *, evidence: bool) -> Ruling:
 
 
 def not_judged(rulings: Sequence[Ruling]) -> str:
-    """Return why gates cannot be judged, a line each, and what to do about it; nothing if all are."""
+    """Return why gates cannot be judged, a line each, and what to do about it; empty if all are judged."""
     lines = [f"--fail-on {one.gate.text} cannot be judged: {one.reason}" for one in rulings if not one.judged]
     return "\n".join([*lines, "--gate estimate goes by the bare estimate"]) if lines else ""

@@ -55,7 +55,7 @@ class Side:
 
 
 def in_turns(baseline: Side, candidate: Side) -> tuple[Side, Side] | None:
-    """Return the sides with their runs in order of time, if they were run by turns: the k-th of each are neighbours.
+    """Return the sides with their runs in order of time, if they alternated: the k-th of each are neighbours.
 
     Neighbours ran under about the same other load of the machine.
     """

@@ -1,4 +1,4 @@
-"""What differs between two sides, figure by figure, and whether it is more than noise."""
+"""The differences between two sides, figure by figure, and whether they exceed noise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def compare(baseline: Side, candidate: Side, min_effect: float, extra: Sequence[
 
 
 def usual_effect(baseline: Side, candidate: Side) -> float:
-    """Return the least change that is worth a verdict: less of it where there are runs enough to tell their spread."""
+    """Return the least change that is worth a verdict: smaller if there are enough runs to measure their spread."""
     enough = min(len(baseline.runs), len(candidate.runs)) >= blocks.ENOUGH_RUNS
     return MIN_EFFECT if enough else ONE_RUN_EFFECT
 
@@ -79,7 +79,7 @@ def _mean_e2e(side: Side) -> float | None:
 
 
 def judged(one: Comparison, min_effect: float, whole: float | None = None) -> Comparison:
-    """Return a figure with its verdict; ``whole``: the seconds that a request takes, to which a stage is held."""
+    """Return a figure with its verdict; ``whole``: the mean seconds of a request, the measure for its stages."""
     if one.baseline is None or one.candidate is None:
         side = "baseline" if one.baseline is None else "candidate"
         return replace(one, verdict="no samples", reason=f"the {side} has none")

@@ -85,13 +85,13 @@ class Case:
         return int(self.report["stages"]["count"])
 
     def share(self, stage: str) -> float | None:
-        """Return a stage's share of the time of all completed requests together; None where no boundaries tell."""
+        """Return a stage's share of the time of all completed requests; None without complete boundaries."""
         rows = {row["stage"]: (row["mean"] or 0.0) for row in self.report["stages"]["rows"]}
         total = sum(rows.values())
         return rows[stage] / total if total else None
 
     def share_line(self, stage: str) -> tuple[str, ...]:
-        """Return the line of evidence that says so; none where nothing is known."""
+        """Return the line of evidence for that share; empty if it is unknown."""
         share = self.share(stage)
         if share is None:
             return ()

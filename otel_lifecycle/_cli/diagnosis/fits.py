@@ -16,7 +16,7 @@ from otel_lifecycle._cli.evidence.sketch import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The line of least squares: ``r`` is the correlation, ``p`` the chance of such a one where there is none."""
+    """The line of least squares: ``r`` is the correlation, ``p`` its probability without any relation."""
 
     slope: float
     intercept: float

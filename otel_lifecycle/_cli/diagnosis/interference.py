@@ -8,9 +8,9 @@ from otel_lifecycle._cli.text import plural, seconds
 STRONG, MODERATE, WEAK = 0.2, 0.1, 0.05
 """The part of decode time that stalls take, from which they are strong, moderate and weak evidence."""
 IDLE_SHARE = 0.25
-"""The part of the wait with nobody running from which admission is a place to look."""
+"""The idle part of the wait from which admission is a place to look."""
 NOTICED_S = 0.01
-"""A wait of less than this on average is not worth a look, whoever was running."""
+"""A shorter mean wait is not worth a look, whatever was running."""
 
 
 def _sure(share: float) -> Confidence | None:

@@ -111,7 +111,7 @@ def _rest(problem: str) -> str:
 def _providers(seen: ProbeReport) -> Iterator[Check]:
     providers = seen.get("providers", {})
     if seen.get("ended"):
-        text = "the command ended before the look; what it had set up may be gone"
+        text = "the command ended before it was examined; its set-up may be gone"
         yield Check(topic="providers", state="note", text=text, remedy="a shorter --wait looks earlier")
     if not providers.get("sdk"):
         text = "the program sets no OpenTelemetry SDK up, so nothing is recorded"

@@ -22,7 +22,7 @@ POINTS: Final = 20
 
 
 def histogram(edges: Sequence[float], counts: Sequence[float], marks: Mapping[str, float | None], title: str) -> Markup:
-    """Return the number of values in seconds between each pair of edges, with ``marks`` such as p50 upon it."""
+    """Return the number of values in seconds between each pair of edges, with ``marks`` such as p50."""
     narrow = edges[-1] / edges[0] < NARROW
     low, high = edges[0] / 1.1, edges[-1] * 1.1
     x = linear(low, high, short_seconds) if narrow else logarithmic(low, high, short_seconds)

@@ -192,7 +192,7 @@ def _counts(row: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 class Unnamed:
-    """Counts the events without an id where they are of more than one request, which they become by mistake."""
+    """Counts the events without an id that belong to more than one request, but are read as one."""
 
     def __init__(self, source: str, tally: Tally) -> None:
         self._source = source

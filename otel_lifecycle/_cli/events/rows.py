@@ -17,7 +17,7 @@ MAX_LINE: Final = 2**20
 
 
 class NumberedRow(NamedTuple):
-    """A row and the number of its first line; ``row`` is why there is none where ``broken``."""
+    """A row and the number of its first line; if ``broken``, ``row`` is the reason why it cannot be read."""
 
     line: int
     row: Any

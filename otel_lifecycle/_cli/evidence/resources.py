@@ -36,7 +36,7 @@ class Resources:
         self.launch: dict[str, Any] = {}
 
     def add(self, point: MetricPoint) -> None:
-        """Take a point into account; those of traffic that is not live stand apart, as its spans do."""
+        """Count a point; points of traffic that is not live are left out, as its spans are kept apart."""
         # Only traffic that is not live carries the attribute.
         if semconv.TRAFFIC in point.attributes or point.time_ns > self._end:
             return

@@ -74,7 +74,7 @@ class Sketch:
 
 
 def summary(sketch: Sketch, samples: Floats | None = None) -> dict[str, Any]:
-    """Return count, mean, p50, p95, p99, max of a distribution; ``samples``, where all are at hand, make them exact.
+    """Return count, mean, p50, p95, p99, max of a distribution; all ``samples``, if kept, make them exact.
 
     Exact quantiles are by linear interpolation, as those of ``summarize_workload``.
     """

@@ -16,8 +16,8 @@ from otel_lifecycle._cli.problems import Unusable
 
 INSTRUMENT: Final = "opentelemetry-instrument"
 NO_INSTRUMENT: Final = (
-    f"{INSTRUMENT} is not installed beside the command: only what the server marks itself is seen, without spans of"
-    " frameworks and without engines instrumented from outside. To have those: pip install opentelemetry-distro"
+    f"{INSTRUMENT} is not installed beside the command: only what the server marks itself is recorded. For spans"
+    " of frameworks, and engines instrumented from outside: pip install opentelemetry-distro"
 )
 OTHERS: Final = tuple(
     f"OTEL_EXPORTER_OTLP_{signal_}{setting}"

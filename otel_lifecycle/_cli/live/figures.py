@@ -105,7 +105,7 @@ def _latency(name: str, rows: Iterable[LiveRow]) -> Latency:
 def _by_cause(
     causes: Mapping[str, str], parts: Iterable[tuple[float | None, ...]]
 ) -> tuple[dict[str, float] | None, int]:
-    """Return the sums by cause, and of how many requests; None where no request tells."""
+    """Return the sums by cause, and of how many requests; None if no request has the split."""
     told = [one for one in parts if any(value is not None for value in one)]
     if not told:
         return None, 0

@@ -1,4 +1,4 @@
-"""What is in flight now, from the metrics that arrive: no span tells of a request before it ends."""
+"""The requests in flight, from metrics: a span is exported only when its request has ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Gauges:
         return True
 
     def in_flight(self, now: float) -> dict[str, int] | None:
-        """Return the number of requests by stage; None where no process tells."""
+        """Return the number of requests by stage; None if no process reports it."""
         live = [one for one in self._processes.values() if now - one.seen <= SILENT_S and one.counted]
         if not live:
             return None
@@ -59,7 +59,7 @@ class Gauges:
         return found
 
     def oldest(self, now: float) -> float | None:
-        """Return the age in seconds of the oldest request in flight; None where none is, or no process tells."""
+        """Return the age in seconds of the oldest request in flight; None if none is, or none is reported."""
         # The request has aged since the report.  An idle process keeps its last gauge value, so only busy ones count.
         ages = [one.oldest + now - one.seen for one in self._processes.values() if one.oldest and _busy(one, now)]
         return max(ages, default=None)

@@ -69,7 +69,7 @@ class Status:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, text: str) -> None:
-        """Say that there will be no more."""
+        """Mark the end: no further telemetry comes."""
         self.ended = text
         self.changed.set()
 

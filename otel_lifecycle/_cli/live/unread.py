@@ -60,7 +60,7 @@ class UnreadTelemetry:
         self._other_metrics += 1
 
     def lines(self, rows: int, counted: int) -> list[Unread]:
-        """Return what to tell; ``rows``: requests that came as spans, ``counted``: requests that metrics counted."""
+        """Return the lines to show; ``rows``: requests with a span, ``counted``: requests that metrics counted."""
         found = [self._scope(name, count, rows) for name, count in self._scopes.most_common()]
         if self._unjudged:
             found.append(

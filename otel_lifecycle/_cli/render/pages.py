@@ -116,7 +116,7 @@ def _warnings(report: Document) -> list[str]:
         )
     if report["requests"]["incomplete"]:
         count = plural(report["requests"]["incomplete"], "request")
-        told.append(f"{count} never ended, and stand outside the success rate.")
+        told.append(f"{count} never ended, and are not in the success rate.")
     return told
 
 

@@ -50,7 +50,7 @@ def over_time(timeline: Timeline) -> Markup:
     """Mean time in each stage of the requests that arrived then, above how many were in flight."""
     stride = max(1, -(-len(timeline.field("arrivals")) // COLUMNS))
     count = _joined(timeline.field("broken_down"), stride)
-    # None of no requests is drawn as an empty column; the division itself must not warn.
+    # A column without requests stays empty; dividing by its count of 0 would warn.
     means = {
         stage: np.divide(_joined(timeline.field(stage), stride), count, out=np.zeros_like(count), where=count > 0)
         for stage in STAGES
@@ -112,7 +112,7 @@ def mix(evidence: Evidence) -> Markup:
 
 
 def against_length(evidence: Evidence) -> Markup | None:
-    """TTFT against the length of the prompt, request by request; None where too few tell both."""
+    """TTFT against the length of the prompt, request by request; None if too few requests have both."""
     length, ttft = evidence.sample.column("input_tokens"), evidence.sample.column("ttft")
     known = np.flatnonzero(~np.isnan(length) & ~np.isnan(ttft))[:DOTS]
     # Fewer points or lengths suggest a trend that is not there.

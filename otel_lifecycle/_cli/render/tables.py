@@ -62,7 +62,7 @@ def report_tables(report: Document, limit: int) -> list[Table]:
 
 
 def abnormal_kinds(report: Document) -> Table:
-    """How requests ended that did not complete."""
+    """The ways in which requests ended without completing."""
     ended = report["requests"]["total"]
     return Table(
         title="Abnormal requests",
@@ -108,7 +108,7 @@ def abnormal_requests(report: Document, limit: int) -> Table:
 
 
 def stages(report: Document) -> Table:
-    """Where the time of completed requests went."""
+    """The time of completed requests by stage."""
     told = report["stages"]
     mix = ", ".join(f"{name} {share(count / told['bottleneck_count'])}" for name, count in told["bottlenecks"].items())
     note = f"{number(told['count'])} of {number(told['completed'])} completed requests have every boundary"
@@ -339,13 +339,13 @@ def trouble(report: Document) -> Table:
 
 
 def beside(report: Document) -> Table:
-    """What the sources hold besides requests.  It is in order that a trace has other spans."""
+    """What the sources contain besides requests; other spans in a trace are normal."""
     rows = [(number(item["count"]), item["meaning"]) for item in report["beside"]]
     return Table(title="Beside the requests", columns=("how many", "what"), rows=tuple(rows), left=2)
 
 
 def interference(report: Document) -> Table:
-    """What held requests up beside their own work."""
+    """Delays of requests beyond their own work."""
     told = report["interference"]
     queue, stalled = told["queue"], told["stalls"]
     rows: list[tuple[str, str, str]] = []
@@ -353,7 +353,7 @@ def interference(report: Document) -> Table:
         over = f"of {seconds(queue['wait'])} of waiting, {plural(queue['count'], 'request')}"
         stages = ("preprocessing", "prefill", "decode")
         rows += [(f"waited beside {name} of others", seconds(queue[name]), over) for name in stages]
-        rows.append(("waited with nobody running", seconds(queue["idle"]), over))
+        rows.append(("waited while no request was running", seconds(queue["idle"]), over))
     if stalled["count"]:
         over = f"of {seconds(stalled['decode_time'])} of decode, {plural(stalled['count'], 'request')}"
         for name, words in _STALLED.items():
@@ -379,7 +379,7 @@ _STALLED: Final = {
 
 
 def culprits(report: Document) -> Table:
-    """The requests that held others up for the longest."""
+    """The requests that delayed others for the longest time."""
     rows = [
         (shorten(text(one["request"]), 20), one["trace_id"], seconds(one["time"]), number(one["requests"]))
         for one in report["interference"]["culprits"]

@@ -38,8 +38,8 @@ STYLES: Final = {
 HEIGHTS: Final = " ▁▂▃▄▅▆▇"
 """Cells of the token timeline, by how many tokens fall into one."""
 NO_TOKENS: Final = (
-    "The span sums its tokens up. Their single times are there with LifecycleSpanProcessor(token_times=True), "
-    "or where the span has an event for each."
+    "The span only has sums of its tokens. It has their times with LifecycleSpanProcessor(token_times=True), "
+    "or with an event for each token."
 )
 
 
@@ -135,7 +135,7 @@ def _token_line(found: Anatomy, first: float, total: float, width: int) -> Text:
 
 
 def attribution(found: Anatomy) -> Table:
-    """Where its time went; what its caller did before it arrived comes first, and is no part of it."""
+    """The time in each stage; the caller's time before arrival comes first and is not part of the request."""
     request, caller = found.request, found.caller
     before = [("before arrival", seconds(caller.before), NOTHING)] if caller is not None and caller.before else []
     rows = before + [
@@ -161,7 +161,7 @@ def violations(request: Request) -> Table:
 
 
 def attributes(request: Request) -> Table:
-    """Everything the span says."""
+    """All attributes of the span."""
     rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(request.attributes.items())]
     return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2)
 
@@ -227,7 +227,7 @@ def _warnings(found: Anatomy) -> list[str]:
 
 
 def latencies(request: Request) -> Table:
-    """Gaps between its tokens, as its own process summed them up."""
+    """Gaps between its tokens, as its own process summarised them."""
     names = (("p50", "median gap"), ("p95", "p95 gap"), ("p99", "p99 gap"), ("max", "longest gap"))
     rows = [(name, seconds(request.itl[key])) for key, name in names if key in request.itl]
     for key, name in (("tpot", "TPOT"), ("token_span", "first to last token")):

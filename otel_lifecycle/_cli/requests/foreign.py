@@ -55,7 +55,7 @@ class Replay:
         self._checker = Checker(self.timeline)
 
     def apply(self, name: str, time: Any, count: Any = 1, choice: Any = 0) -> None:
-        """Apply an event as far as it can be."""
+        """Apply an event; an illegal one becomes a breach."""
         # The first known time is the origin of every offset, also where the first event is not an arrival.
         if self._arrival is None and isinstance(time, int):
             self._arrival = time

@@ -159,7 +159,7 @@ def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
 
 
 def _from_durations(request: Request, depth: int) -> Iterator[Bar]:
-    """Yield the stages of a request whose stage spans are not at hand, one after the other."""
+    """Yield the stages of a request without stage spans, one after the other."""
     at = 0.0
     for stage in STAGES:
         length = request.seconds.get(STAGE_METRIC[stage])

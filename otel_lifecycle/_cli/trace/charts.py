@@ -41,7 +41,7 @@ def _row(bar: Bar) -> BarRow:
 
 
 def request_waterfall(request: Request) -> Markup:
-    """Return the waterfall of a request whose spans are not at hand: its stages, one after the other."""
+    """Return the waterfall of a request without its spans: its stages, one after the other."""
     at, rows = 0.0, []
     for stage in STAGES:
         length = request.seconds.get(STAGE_METRIC[stage])

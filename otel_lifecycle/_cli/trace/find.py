@@ -42,8 +42,8 @@ def find(
 ) -> Found:
     """Return the request that ``name`` means: a trace id or its beginning, a span id, or a request id.
 
-    Of several in one trace the one with that span id or, else, the longest.  The sources are read up to three times,
-    which of a pipe needs ``pipe``.  Raises Unusable where there is none.
+    If a trace has several, this is the one with that span id, else the longest.  The sources are read up to three
+    times; for standard input that needs ``pipe``.  Raises Unusable if there is no such request.
     """
     spans = _spans(name, Reader(sources, tally, everything=True, progress=progress, pipe=pipe))
     traces = {span.trace_id for span in spans}
