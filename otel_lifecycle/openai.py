@@ -205,12 +205,21 @@ class FrameFeed:
 
     def _end(self, frame: Frame) -> None:
         self._ended = frame.error is not None or frame.cancelled
+        if frame.error is not None:
+            self._note_missing_reasons()
         if frame.error == "deadline":
             self._request.timeout(frame.error)
         elif frame.error is not None:
             self._request.fail(frame.error)
         elif frame.cancelled:
             self._request.cancel()
+
+    def _note_missing_reasons(self) -> None:
+        """Give the choices that an error cut off the finish reason ``error``, as the GenAI convention has it."""
+        begun = self._counted.keys() | self._finished.keys()
+        if begun - self._finished.keys():
+            reasons = [self._finished.get(choice, "error") for choice in sorted(begun)]
+            self._request.response(finish_reasons=reasons)
 
     def _total_of(self, frame: Frame) -> int | None:
         """Return the figure of a frame where it counts the whole answer, as far as that has come.

@@ -149,7 +149,7 @@ def test_an_error_frame_after_a_good_start_fails_the_request() -> None:
     """The status was 200 by then, and [DONE] follows as if all were well."""
     error = {"error": {"message": "x", "type": "InternalServerError", "code": 500}}
     frames = [chat({"content": "a"}), sse(error), sse(usage(3, 1)), sse(error), "data: [DONE]\n\n"]
-    assert fed(*frames) == [("token", 1, 0), ("fail", "engine_error")]
+    assert fed(*frames) == [("token", 1, 0), ("response", {"finish_reasons": ["error"]}), ("fail", "engine_error")]
 
 
 def test_an_error_frame_that_says_time_out_times_the_request_out() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from otel_lifecycle.openai import Frame, count_tokens, read_frame
 from tests.openai_frames import as_object, chat, completion, sse, usage
+from tests.support.plain import plain_id
 
 LOGPROB = {"token": " a", "logprob": -0.1, "bytes": [32, 97], "top_logprobs": []}
 CALL_START = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
@@ -86,7 +87,7 @@ NO_TOKEN = [
 ]
 
 
-@pytest.mark.parametrize("frame", NO_TOKEN, ids=repr)
+@pytest.mark.parametrize("frame", NO_TOKEN, ids=plain_id)
 def test_what_holds_no_output_is_no_token(frame: object) -> None:
     """Keep-alives, the end mark and bodies of another kind count nothing and raise nothing."""
     assert count_tokens(frame) == 0

@@ -240,6 +240,17 @@ def test_c93_a_code_as_text_is_a_code(
     assert (attributes["inference.outcome"], attributes["inference.end.reason"]) == (outcome, reason)
 
 
+def test_c111_an_answer_cut_off_by_an_error_has_that_finish_reason(telemetry: Telemetry) -> None:
+    """A reason was expected for each choice that had begun, and an error came instead."""
+    frames = (
+        chat({"content": "a"}, index=0),
+        chat({"content": "b"}, index=1),
+        chat({}, index=1, finish_reason="stop"),
+        {"error": {"code": 500}},
+    )
+    assert streamed(telemetry, *frames)["gen_ai.response.finish_reasons"] == ["error", "stop"]
+
+
 SPACED_NS = 20_000_000
 
 

@@ -13,6 +13,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 import otel_lifecycle as lifecycle
+from tests.support.plain import plain_id
 from tests.support.telemetry import Telemetry
 
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0x00F067AA0BA902B7
@@ -226,7 +227,7 @@ def test_c119_parent_from_whatever_carries_it(telemetry: Telemetry, parent: Any)
 
 
 @pytest.mark.parametrize(
-    "parent", [{}, {"traceparent": "junk"}, 5, [1, 2], {"traceparent": None}, [object()]], ids=repr
+    "parent", [{}, {"traceparent": "junk"}, 5, [1, 2], {"traceparent": None}, [object()]], ids=plain_id
 )
 def test_parent_that_carries_nothing(telemetry: Telemetry, parent: Any) -> None:
     """The current span is the parent then; nothing raises."""

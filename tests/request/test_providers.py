@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
 from otel_lifecycle.processor import LifecycleSpanProcessor
-from tests.support.plain import plain_points
+from tests.support.plain import plain_id, plain_points
 from tests.support.telemetry import Telemetry
 
 
@@ -138,7 +138,7 @@ def test_shutdown_of_the_processor(telemetry: Telemetry) -> None:
         {"token_times": 1},
         {"compat": "tgi"},
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_argument_that_makes_no_sense(arguments: dict[str, object]) -> None:
     """It is refused where it is set, with the rule."""
@@ -149,7 +149,7 @@ def test_argument_that_makes_no_sense(arguments: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "objectives",
     [{}, {"ttft": 0}, {"tpot": -1}, {"e2e": float("nan")}, {"ttft": float("inf")}, {"ttft": "1"}, {"ttft": True}],
-    ids=repr,
+    ids=plain_id,
 )
 def test_slo_that_makes_no_sense(objectives: dict[str, object]) -> None:
     """An objective is a positive number of seconds, and there must be one."""
@@ -223,7 +223,7 @@ def test_startup_is_no_request(telemetry: Telemetry) -> None:
         {"phase": "x", "model": 1},
         {"phase": "x", "slots": 2},
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_startup_that_makes_no_sense(arguments: dict[str, object]) -> None:
     """A phase is an identifier, and a condition one that there is."""
