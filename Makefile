@@ -8,6 +8,8 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_TIMEOUT := 120
+# Processes that share the quick suite; a file stays in one, because its fixtures may be servers.
+WORKERS ?= 2
 
 # A stamp is worth nothing if its environment was made for another place, or its Python has gone since.
 ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && echo sound),$(CURDIR) $(EXTRAS) sound)
@@ -34,8 +36,8 @@ $(STAMP): pyproject.toml
 	@printf '%s %s\n' '$(CURDIR)' '$(EXTRAS)' > $@
 
 .PHONY: test
-test: $(STAMP) ## everything that needs no outside server and no model
-	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) $(ARGS)
+test: $(STAMP) ## the quick suite: no outside server, no model
+	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## ruff, mypy (strict) and the layers

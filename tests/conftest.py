@@ -32,6 +32,18 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 guard.reraise = True
 
 
+SLOW_FOLDERS = frozenset({"faults", "soak"})
+"""Tests of whole processes that are killed, starved and soaked: `make test-slow` runs them all."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what starts processes of its own, before the markers select the tests."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS or item.path.name.startswith("test_processes"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the caller's OpenTelemetry settings, and keep loopback traffic off any proxy."""

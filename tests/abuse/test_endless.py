@@ -76,6 +76,7 @@ QUICK = {"tokens", "tokens after the end"}
 """Of those that take a round of tokens under the tracer, which is slow."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

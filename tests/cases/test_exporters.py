@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -35,6 +36,7 @@ def test_c64_batch_of_long_streams_fits_into_a_message(telemetry: Telemetry) -> 
     assert size_of_a_batch(telemetry) < GRPC_LIMIT
 
 
+@pytest.mark.slow
 def test_c64_batch_of_the_most_events_fits_into_a_message(telemetry: Telemetry) -> None:
     """512 requests with as many notes and interruptions as are kept, and more."""
     for _ in range(BATCH):

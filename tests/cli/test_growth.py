@@ -26,6 +26,7 @@ def held(requests: int) -> int:
     return current
 
 
+@pytest.mark.slow
 def test_a_workload_holds_the_same_whatever_its_size() -> None:
     """Three times the requests, no more than a tenth more memory."""
     assert held(18_000) < 1.1 * held(6000)

@@ -18,6 +18,7 @@ from tests.cli import verdicts_of_equal_runs as simulation
 from tests.cli.generator import Load, write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [float("inf"), 2.0])
 def test_goodput_and_timeouts_of_equal_busy_runs_are_not_told_apart(tmp_path: Path, patience: float) -> None:
     """Requests in one queue share their fate: as so many single ones nearly every pair would be told apart."""

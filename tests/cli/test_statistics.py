@@ -64,6 +64,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert covered >= 34
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0.0, 0.8])
 def test_the_test_errs_as_rarely_as_it_says(keep: float) -> None:
     """Equal series give p below 0.05 about once in twenty, with memory or without."""

@@ -54,6 +54,7 @@ def instrumented(program: str, **variables: str) -> subprocess.CompletedProcess[
     return run(sys.executable, "-c", launcher, sys.executable, "-c", program, **variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configurator", ["configurator", None, "none of them"])
 def test_c102_an_app_without_requests_exports_what_it_exported(configurator: str | None) -> None:
     """The distro's configurator does its work, named or not; without one ours sets the SDK up."""
@@ -65,6 +66,7 @@ def test_c102_an_app_without_requests_exports_what_it_exported(configurator: str
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_c102_logs_are_not_lost(otlp_http: HttpReceiver) -> None:
     """The distro also sets logging up, which ours never does."""
     program = UNRELATED_APP + "import logging; logging.getLogger('app').warning('kept')\n"
@@ -77,6 +79,7 @@ def test_c102_logs_are_not_lost(otlp_http: HttpReceiver) -> None:
     assert [span["name"] for span in otlp_http.spans("theirs")] == ["theirs"]
 
 
+@pytest.mark.slow
 def test_c102_requests_are_assessed_beside_a_distro() -> None:
     """``ensure_processor`` alone gives an app with requests the right spans; its configure() joins what is there."""
     done = instrumented(ONE_REQUEST, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="none")
