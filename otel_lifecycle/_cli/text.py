@@ -10,7 +10,7 @@ NOTHING: Final = "-"
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration with three digits and the unit that suits it; a dash of none."""
+    """Return a duration with three digits and a suitable unit; a dash for None."""
     if value is None or math.isnan(value):
         return NOTHING
     if value == 0:
@@ -27,19 +27,19 @@ def _digits(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a rate or share in percent; a dash of none."""
+    """Return a rate or share in percent; a dash for None."""
     return NOTHING if value is None or math.isnan(value) else f"{value * 100:.1f} %"
 
 
 def number(value: float | None) -> str:
-    """Return a number; a dash of none."""
+    """Return a number; a dash for None."""
     if value is None or math.isnan(value):
         return NOTHING
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def text(value: object) -> str:
-    """Return a text, safe to print; a dash of none."""
+    """Return a text, safe to print; a dash for None."""
     return NOTHING if value is None or value == "" else printable(str(value))
 
 

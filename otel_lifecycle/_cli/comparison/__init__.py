@@ -1,1 +1,1 @@
-"""Two runs of one workload, side by side: are they comparable, what differs, and how sure is it."""
+"""Two runs of one workload, side by side: whether they are comparable, what differs, and how certain that is."""

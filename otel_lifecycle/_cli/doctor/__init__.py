@@ -1,1 +1,1 @@
-"""What is set up for OpenTelemetry in a program, what is not, and what to do about it."""
+"""The OpenTelemetry set-up of a program: what is present, what is missing, and the remedy."""

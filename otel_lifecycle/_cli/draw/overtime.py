@@ -24,8 +24,8 @@ def stages_over_time(
 ) -> Markup:
     """Return stacked columns of the mean seconds in each stage.
 
-    ``start`` and ``width`` in epoch seconds; ``counts``: requests of each column; ``when``: the instant of a request
-    that puts it in a column.
+    ``start`` and ``width`` in epoch seconds; ``counts``: requests of each column; ``when``: the instant by
+    which a request belongs to a column.
     """
     totals = [sum(column) for column in zip(*means.values(), strict=True)]
     x = moments(start, start + width * len(counts), zone)

@@ -223,7 +223,7 @@ class Evidence:
         return self._completed_e2e if name == "e2e_completed" else self._sketches[name]
 
     def rate(self, number: int) -> float | None:
-        """Return a number of requests over all that ended; None of none."""
+        """Return a number of requests over all that ended; None if none ended."""
         return number / self.terminated if self.terminated else None
 
     @property

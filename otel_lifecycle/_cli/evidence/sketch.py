@@ -57,11 +57,11 @@ class Sketch:
 
     @property
     def mean(self) -> float | None:
-        """The exact mean; None of none."""
+        """The exact mean; None without samples."""
         return self.total / self.n if self.n else None
 
     def quantile(self, q: float) -> float | None:
-        """Return the q-quantile within the relative error; None of none."""
+        """Return the q-quantile within the relative error; None without samples."""
         if not self.n:
             return None
         rank = q * (self.n - 1)

@@ -37,7 +37,7 @@ FROM_TERMINAL: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGQU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is started: the arguments, the environment, and what to tell the user about it."""
+    """The command to start: its arguments, its environment, and a remark for the user."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]

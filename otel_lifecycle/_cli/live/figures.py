@@ -22,7 +22,7 @@ MAX_RULES: Final = 20
 
 
 class Latency(TypedDict):
-    """Quantiles in seconds of ``count`` samples; None of none."""
+    """Quantiles in seconds of ``count`` samples; None without samples."""
 
     count: int
     p50: float | None
@@ -146,7 +146,7 @@ class StageColumns:
 
 
 def stage_columns(rows: Sequence[LiveRow], chosen: TimeRange) -> StageColumns | None:
-    """Return the stage breakdown over time of the completed requests whose stages are all known; None of none."""
+    """Return the stage breakdown over time of completed requests with every stage; None if there are none."""
     known = [row for row in rows if row.outcome == "completed" and None not in row.stages]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""The requests that the live page can show: bounded in number and bytes, the oldest leave first.
+"""The requests that the live page can show: bounded in number and bytes, the oldest are removed first.
 
 A span is kept as the bytes it came in.  Decoded, ten thousand requests with their stages take some 250 MB; as bytes
 they take 40, and only those that someone opens are decoded again.
@@ -64,7 +64,7 @@ class RunningRequest:
 
 
 class Kept:
-    """What is kept, and the count of what has left.
+    """The requests and spans that are kept, and the count of those removed.
 
     ``rows``: by number, oldest first.  ``left``: requests that made room for others.  ``spans_left_out``: spans of
     traces that have too many.  ``gone``: the numbers of the rows that left last.

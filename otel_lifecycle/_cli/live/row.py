@@ -1,4 +1,4 @@
-"""One row of the live page: what a list, a figure or a filter needs to know of a finished request."""
+"""One row of the live page: the data of a finished request for lists, figures and filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
 
 TENANT: Final = ("inference.tenant", "inference.request.tenant", "tenant.id", "enduser.id")
-"""Where servers write whose request it is; the first that is there counts."""
+"""Attributes in which servers write the tenant of a request; the first one present counts."""
 QUEUE_CAUSES: Final = {
     "preprocessing": semconv.QUEUE_BESIDE_PREPROCESSING,
     "prefill": semconv.QUEUE_BESIDE_PREFILL,

@@ -19,7 +19,7 @@ from otel_lifecycle._cli.problems import Unusable
 LARGEST: Final = 512 * 2**20
 """Bytes of a file that only the report at the end needs; some millions of requests."""
 FLUSH_S: Final = 1.0
-"""What is older than this is in the file, also if the process is killed."""
+"""Seconds between two flushes.  The last messages before a pause reach the file with the next one or at the end."""
 
 
 class Saving(Protocol):

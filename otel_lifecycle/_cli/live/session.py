@@ -22,14 +22,14 @@ from otel_lifecycle._cli.live.web import LiveSite
 from otel_lifecycle._cli.problems import Unusable
 
 QUIET_S: Final = 0.3
-"""When nothing has come for so long after the command's end, nothing more is on its way."""
+"""After this long without a message since the command's end, nothing more is expected."""
 PAGES_S: Final = 2
 """Seconds that open pages have to take the last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """Where to listen; port 0 is any free one.  ``title`` stands on the page."""
+    """Where to listen; port 0 is any free one.  ``title`` is the page's title."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -93,7 +93,7 @@ async def serving(receiver: Receiver, status: Status, settings: LiveSettings) ->
         http = _HttpServer(options)
         task = asyncio.create_task(http.serve(sockets=[bound]))
         await grpc.start()
-        # The socket listens once the server has started; it tells nobody.
+        # The socket listens once the server has started; uvicorn has no event for that.
         while not http.started and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         try:

@@ -62,7 +62,7 @@ class View:
 
 @dataclass(slots=True)
 class Status:
-    """What the page says of the program that is watched; ``ended`` once it has."""
+    """The page's text about the program that is watched; ``ended`` is set at its end."""
 
     text: str
     ended: str | None = None
@@ -148,7 +148,7 @@ def _chart(rows: list[LiveRow], chosen: TimeRange) -> str:
 
 
 def _running(receiver: Receiver, now: float) -> list[list[Any]]:
-    """Return requests that have not ended as rows of the page, those that showed a stage last first."""
+    """Return requests that have not ended as rows of the page, the newest first."""
     newest = islice(reversed(receiver.kept.running.values()), MAX_RUNNING)
     return [_running_row(request, now) for request in newest]
 

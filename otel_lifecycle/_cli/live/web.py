@@ -34,7 +34,7 @@ JSON: Final = "application/json"
 
 
 class LiveSite:
-    """The routes of one receiver; ``title`` and ``address`` stand on the page."""
+    """The routes of one receiver; the page shows ``title`` and ``address``."""
 
     def __init__(self, receiver: Receiver, status: Status, *, shape: str, title: str, address: str) -> None:
         self._receiver = receiver
@@ -130,7 +130,7 @@ async def _body(http: HttpRequest) -> bytes:
 
 
 class Guarded:
-    """Answers only who the guard admits."""
+    """Answers only requests that the guard admits."""
 
     def __init__(self, app: ASGIApp, guard: AccessRule) -> None:
         self._app = app

@@ -39,7 +39,7 @@ class Table:
 
 
 def report_tables(report: Document, limit: int) -> list[Table]:
-    """Return the tables of a report: the five rows of evidence, then what stands beside them."""
+    """Return the tables of a report: the five rows of evidence, then the rest."""
     tables = [
         abnormal_kinds(report),
         abnormal_requests(report, limit),

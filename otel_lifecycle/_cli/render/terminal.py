@@ -26,7 +26,7 @@ PAIR: Final = "p50 / p95"
 GAP: Final = 2
 """Blanks between two columns."""
 SHORT: Final = 16
-"""Letters up to which a cell stays on its line: a figure stands beside its unit."""
+"""Cells up to this length are not broken, so that a figure stays beside its unit."""
 SHORT_ID: Final = 16
 NARROWEST: Final = 120
 """Columns used for a pipe: its default of 80 would cut trace ids."""
@@ -74,7 +74,7 @@ def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
 
 
 def _is_unbroken(column: str) -> bool:
-    """Whether the cells of a column stay on the lines they have: half a pair of figures is read as a whole one."""
+    """Whether the cells of a column are not broken: half a pair of figures would read as a single figure."""
     return column in UNBROKEN or PAIR in column
 
 

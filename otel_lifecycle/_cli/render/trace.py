@@ -25,7 +25,7 @@ WIDTH: Final = 64
 """Characters of the waterfall on a terminal, at most."""
 NAME: Final = 26
 FIGURE: Final = 9
-"""Characters of what stands left and right of it."""
+"""Characters of the name and of the figure, left and right of the waterfall."""
 STYLES: Final = {
     "queue": "yellow",
     "preprocessing": "magenta",

@@ -186,7 +186,7 @@ class _Rest(io.RawIOBase):
 
 def _documents(stream: Stream) -> Iterator[bytes]:
     """Yield a JSON document a line, or the one document that all lines are."""
-    # Other programs than exporters begin a text with a byte order mark.
+    # Editors and scripts, unlike exporters, may write a byte order mark.
     first = stream.readline(MAX_MESSAGE).removeprefix(BOM)
     stripped = first.strip()
     # A first line that cannot be a document is the beginning of one that spans lines.
@@ -237,7 +237,7 @@ def _varint(stream: IO[bytes]) -> int | None:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    # A length is trusted only as far as something of OTLP follows it: any file begins with some number.
+    # Any file begins with some number, so a length is trusted only if something like OTLP follows it.
     if size > MAX_MESSAGE:
         raise CutShort(f"a message of {size} bytes, more than {MAX_MESSAGE >> 20} MiB")
     message = stream.read(size)

@@ -111,7 +111,7 @@ def _span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
 
 def _wanted(raw: Raw) -> bool:
     for event in raw.get("events") or ():
-        # A span that lost its oldest events has lost its arrival first.
+        # The SDK drops the oldest events, so a span with dropped events has lost its arrival.
         if event.get("name") == ARRIVE or raw.get("droppedEventsCount"):
             return True
     return any(item["key"] in MARKS for item in raw.get("attributes") or ())

@@ -79,7 +79,7 @@ def _traces(traces: TracesData, intake: Intake) -> None:
 
 
 def _wanted(raw: ProtoSpan) -> bool:
-    # A span that lost its oldest events has lost its arrival first.
+    # The SDK drops the oldest events, so a span with dropped events has lost its arrival.
     lifecycle = any(event.name == ARRIVE or raw.dropped_events_count for event in raw.events)
     return lifecycle or any(item.key in MARKS for item in raw.attributes)
 

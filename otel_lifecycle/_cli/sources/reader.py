@@ -147,7 +147,7 @@ class Reader:
         if not known and not cut:
             if name in self.sources or name == "standard input":
                 raise NotATrace(name, problem)
-            # In a folder other things may lie beside the traces.
+            # A folder may contain other files beside the traces.
             self.tally.add("not_a_trace", f"{name}: {problem}")
             return
         self.tally.read["messages"] += known
@@ -233,7 +233,7 @@ def total_bytes(sources: Iterable[str]) -> int | None:
 
 
 class Counted(io.RawIOBase):
-    """Bytes of a file as they pass, told to a progress bar."""
+    """A file that reports the bytes read to a progress bar."""
 
     def __init__(self, raw: IO[bytes], progress: Callable[[int], None] | None) -> None:
         self._raw = raw
