@@ -116,15 +116,15 @@ class Checker:
 
 def _count_or_unknown(count: object, event: str) -> int | None:
     try:
-        # Unknown, not 1: a guessed count would shift TPOT and the token metrics, and nobody would see it.
         return check_count(count, event)
     except InvalidValue:
+        # Unknown, not 1: a guessed count would shift TPOT and the token metrics, and nobody would see it.
         return None
 
 
 def _choice_or_first(choice: object, event: str) -> int:
     try:
-        # The first choice, which every request has: the token was produced, and its time is good.
         return check_choice(choice, event)
     except InvalidValue:
+        # The first choice, which every request has: the token was produced, and its time is good.
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-# Room for the names of models and ids, and too short to fill a message by the thousand.
+# Long enough for ids and the names of models, and short enough that clients cannot inflate an export.
 MAX_LENGTH = 256
 _KEPT = slice(MAX_LENGTH)
 # U+2028 and U+2029 are no control characters, but they break lines in logs and JavaScript.

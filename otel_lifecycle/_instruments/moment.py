@@ -26,7 +26,7 @@ class Moment:
     def __init__(self, span_context: SpanContext, time_unix_nano: int) -> None:
         self.span_context = span_context
         self.time_unix_nano = time_unix_nano
-        # The bit itself: `TraceFlags.sampled` is a Python property, and every request comes past here.
+        # The bit itself: `TraceFlags.sampled` is a Python property, and this runs for every request.
         self.sampled: bool = span_context.is_valid and bool(span_context.trace_flags & 1)
         self._context: Context | None = None
 

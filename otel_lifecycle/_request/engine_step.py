@@ -43,7 +43,6 @@ class EngineStep:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Mark the tokens, and record the iteration."""
-        # What came of the iteration is not known, so nothing is marked.
         if error is not None:
             return
         now = perf_counter_ns()
