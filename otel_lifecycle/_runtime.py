@@ -199,12 +199,14 @@ class Runtime:
         self.engines = EngineLogs()
         self.forked = False
         self._offset: int | None = None
+        # `next` on it is one operation, so two threads never get the same ticket.
         self._tickets = itertools.count(1)
         self._processors: list[weakref.ref[Any]] = []
         self._by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._foreign_seen: dict[tuple[int, int], object] = {}
         self._foreign_order: deque[tuple[int, int]] = deque()
         self._sweep = _Sweep()
+        # For each thread by itself: others may keep house meanwhile, each on a slice of its own.
         self._busy = threading.local()
 
     def offset(self, measured: int) -> int:
@@ -428,6 +430,7 @@ def _hook_forks() -> None:
 def start_in_child() -> None:
     """Give a forked child a runtime of its own, and take from it the requests that its parent ends."""
     parent = _process.runtime
+    # First: what the child opens from here on must not be registered in its parent's runtime.
     _process.runtime = parent.in_child()
     for request in parent.snapshot():
         request.disown()

@@ -9,8 +9,8 @@ Threads.  Requests of many threads share a log.  Its lists are changed under an 
 signal handler may change them inside such a change: it leaves its own to the call that it interrupted
 (:meth:`EngineLog._change`).
 
-Bounds.  A request that has ended is kept while the stays of all of them are below a maximum.  What is dropped may be
-missed by a request that arrived before it ended; such a request gets no split.
+Bounds.  A request that has ended is kept while the stays of all of them are below a maximum.  A request that arrived
+before a dropped one ended would miss it; such a request gets no split.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _queued_from = attrgetter("queued_from")
 class EngineLog:
     """The slots of one engine, open and ended.
 
-    ``shared``: other processes feed the same engine, so what this one sees of it is a part.  ``dropped``: stays of
+    ``shared``: other processes feed the same engine, so this one sees a part only.  ``dropped``: stays of
     ended requests that are no longer kept.
     """
 
@@ -67,7 +67,7 @@ class EngineLog:
         self.dropped_to = -NEVER
         self._open: dict[EngineSlot, None] = {}
         # Those of the open ones that ran, or may have; and those that wait, by when they joined the queue.  A jammed
-        # queue holds thousands: who ends must not look at each of them.
+        # queue holds thousands, and the end of a request must not look at each.
         self._ran: dict[EngineSlot, None] = {}
         self._queued: list[EngineSlot] = []
         # In the order of their ends, so that one bisection finds all that overlap a request.
@@ -163,6 +163,7 @@ class EngineLog:
             self._count_waiter(slot)
             return
         ended = self._ended
+        # Nearly every request ends last; only one that is reported late has to be sorted in.
         if ended and ended[-1].stopped > slot.stopped:
             insort(ended, slot, key=_stopped)
         else:

@@ -93,6 +93,7 @@ def build_report(
     choices = dict(timeline.choices(apart))
     counted = _output_tokens(timeline, choices)
     chunks = _proven_chunks(timeline, counted, usage)
+    # An incomplete request did not fail, so there is no stage in which it did.
     failed_in = None if unmarked or status in ("completed", "incomplete") else timeline.ended_in
     report: Report = {
         "status": status,
@@ -103,8 +104,10 @@ def build_report(
         "preempted": _preempted(timeline, apart),
         "output_tokens": usage if counted is None or chunks is not None or unmarked else counted,
         "choices": _choices(timeline, choices, chunked=chunks is not None),
+        # Gaps between chunks are no inter-token latency.
         "itl": [] if chunks is not None else _gaps(choices),
     }
+    # A pooling request puts out no tokens; a usage figure there counts something else.
     if not timeline.shape.streams:
         report["output_tokens"] = None
     if chunks is not None:
@@ -165,6 +168,7 @@ def _token_times(timeline: Timeline, apart: bool) -> TokenTimes:
     here, there = list(timeline.tokens.values()), list(timeline.remote_tokens.values())
     if not apart:
         return merged_times([*here, *there])
+    # The list has one axis: times of a clock that is proven apart would stand at wrong places.
     known, unknown = (there, here) if "first_token" in timeline.remote else (here, there)
     times = merged_times(known)
     rest = merged_times(map(_without_times, unknown), MAX_TOKEN_TIMES - len(times.times))
@@ -193,6 +197,7 @@ def _list_stays(report: Report, timeline: Timeline) -> None:
         if dropped:
             report["interruptions_dropped"] = dropped
     usual = usual_gap(sorted(report["itl"]))
+    # Every stall is longer than this. The margin in nanoseconds is applied later, since a replay may be in any unit.
     gaps = [] if usual is None else long_gaps(timeline, STALL_FACTOR * usual)
     if gaps:
         report["long_gaps"] = gaps
@@ -217,6 +222,7 @@ def longest_folded(timeline: Timeline, report: Report) -> Time | None:
 def _preempted(timeline: Timeline, apart: bool) -> dict[str, Time | None]:
     preempted = dict(timeline.preempted)
     if apart:
+        # Unknown, not 0: it was preempted, and two clocks cannot say for how long.
         preempted.update(dict.fromkeys(timeline.preempted_across))
     return preempted
 
@@ -283,5 +289,6 @@ def apply_event(timeline: Timeline, item: Mapping[str, Any]) -> None:
         ) from error
     if not isinstance(event, str):
         raise InvalidValue(f"the name of an event is a string, not {event!r:.80}", state=timeline.state)
+    # An `output` is a whole answer of any size, a `token` is one.
     default = None if event == "output" else 1
     timeline.apply(event, timestamp, item.get("count", default), item.get("choice", 0))

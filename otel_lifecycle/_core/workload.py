@@ -1,4 +1,8 @@
-"""From many requests to one workload: rates over their denominators, means and quantiles with their sample counts."""
+"""From many requests to one workload: rates over their denominators, means and quantiles with their sample counts.
+
+How it works.  A request counts in each figure for which it has the evidence, and in no other.  Every mean stands beside
+its sample count, so that a reader sees how many requests it speaks for.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ def quantile(ordered: Sequence[Any], q: float) -> float | None:
     position = (len(ordered) - 1) * q
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
+    # In this form two equal neighbours give exactly their value.
     return float(ordered[below] + (ordered[above] - ordered[below]) * (position - below))
 
 
@@ -44,6 +49,7 @@ def summarize_workload(
     results = list(request_results)
     reports = [report for report, _ in results]
     statuses = Counter(report["status"] for report in reports)
+    # How an incomplete request ended is not known, so it is in no denominator.
     terminated = sum(statuses[status] for status in TERMINAL_STATES)
     known, tokens = _tokens(results)
     summary: dict[str, Any] = {
@@ -60,6 +66,7 @@ def summarize_workload(
         samples = sorted(metrics[name] for _, metrics in results if metrics[name] is not None)
         summary.update(_mean(name, samples))
         summary.update({f"{label}_{name}": quantile(samples, q) for label, q in QUANTILES.items()})
+    # Apart from the e2e of all requests, which fast failures make look better.
     completed = [m["e2e"] for r, m in results if r["status"] == "completed" and m["e2e"] is not None]
     summary.update(_mean("completed_e2e", completed))
     if window is not None:
@@ -74,6 +81,7 @@ def _mean(name: str, samples: Sequence[Any]) -> dict[str, Any]:
 
 def _tokens(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, int | None]:
     counts = [m["streamed_tokens"] for _, m in results if m["streamed_tokens"] is not None]
+    # None where no request knows its count; 0 only where there are no requests.
     return len(counts), sum(counts) if counts or not results else None
 
 
@@ -98,6 +106,7 @@ def _throughput(
     inside = [
         (report, metrics)
         for report, metrics in results
+        # Half open, so that adjoining windows count each request once.
         if report["timestamps"].get("terminal") is not None and start < report["timestamps"]["terminal"] <= end
     ]
     completed = sum(report["status"] == "completed" for report, _ in inside)

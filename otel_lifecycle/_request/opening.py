@@ -1,4 +1,8 @@
-"""Opening requests, finding the current one, and marking a whole batch."""
+"""Opening requests, finding the current one, and marking a whole batch.
+
+How it works.  Opening starts the span first, because only the start shows which processor takes the request.  Where
+neither a processor nor a recording span would see it, the shared no-op handle is returned instead.
+"""
 
 from __future__ import annotations
 
@@ -129,10 +133,11 @@ def open_request(
 ) -> Request:
     """Open a request of given conditions; ``started`` and ``parent`` where it arrived earlier, in another context.
 
-    ``unmarked``: whoever opened it marks no boundaries; the first output passes those that nobody marked.
+    ``unmarked``: the one that opens it marks no boundaries; the first output passes those that nobody marked.
     """
     the_shape = get_shape(shape)
     here = runtime()
+    # Before another one is opened, so that dropped requests end at least as fast as new ones come.
     here.housekeep()
     here.warn_after_fork()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
@@ -140,6 +145,7 @@ def open_request(
     conditions = RequestConditions()
     wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
     writer = SpanWriter(source_of(tracer_provider), context, state.offset)
+    # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
     try:
         _start_span(writer, state, conditions, with_claim(context, claim), arrived_at_ns, previous)
@@ -149,6 +155,7 @@ def open_request(
     assessor = claim.assessor
     if assessor is not None:
         here.seen_with(writer.provider, assessor)
+    # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
     elif not writer.span.is_recording():
         state.events.unseen = True
         assessor = here.assessor_for(writer.provider)
@@ -157,6 +164,7 @@ def open_request(
     tracked = TrackedRequest(state, conditions, writer)
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)
+    # Only now: before `open` it is not known whether the processor is strict.
     for invalid in wrong:
         tracked.violate(invalid)
     return handle
@@ -204,6 +212,7 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
     ``at_ns``: that time, if it is not now: epoch nanoseconds, :func:`otel_lifecycle.monotonic`, or None for unknown.
     """
     if counts is not None or at_ns is not NOW:
+        # One reading for the whole batch: with NOW each token would read the clock by itself.
         _step_at(requests, MonotonicTime.now() if at_ns is NOW else at_ns, counts)
         return
     now = perf_counter_ns()
@@ -212,6 +221,7 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
             handle._ts.append(now)  # type: ignore[union-attr]  # None outside decode: the miss is caught
         except Exception:  # noqa: BLE001  # what is no request may raise anything; a batch is never broken off
             _token_of(handle)
+    # A comparison instead of a call, since an engine comes past here in every iteration.
     if now >= runtime().sweep_due:
         runtime().housekeep()
 

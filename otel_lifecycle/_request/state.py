@@ -174,6 +174,7 @@ class RequestState:
         time = self._given_time(event, timestamp)
         legal = self._apply(event, time, count, choice, remote=True)
         if legal:
+            # Not explicit: a time by the engine's clock says nothing about live marks here.
             self._applied(event, explicit=False)
             # An event we received cannot lie in the future.
             self.timeline.witness(perf_counter_ns() + RECEIPT_TOLERANCE_NS)
@@ -212,6 +213,7 @@ class RequestState:
             self.unmarked = False
             self._marks_boundaries = self._marks_boundaries or event in BOUNDARY_EVENTS
         log = timeline.tokens.setdefault(0, []) if timeline.state == "decode" else None
+        # Nearly every mark leaves the path as it is, so the weak reference is not even followed.
         if log is not self._led_to:
             self._lead(log)
 
@@ -382,6 +384,7 @@ class RequestState:
         log = self.timeline.tokens.get(0)
         if log is None:
             return []
+        # Only what was copied is taken off: another thread may append between the two lines.
         taken = log[:]
         del log[: len(taken)]
         self.timeline.tokens[0] = taken
