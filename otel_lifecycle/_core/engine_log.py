@@ -7,7 +7,7 @@ later has the same stays as one that was marked live.
 
 Threads.  Requests of many threads share a log.  Its lists are changed under an RLock, for a few operations each.  A
 signal handler may change them inside such a change: it leaves its own to the call that it interrupted
-(:meth:`EngineLog._change`).
+(:meth:`EngineLog._change`).  The slots in them are read without a lock while their owners move them.
 
 Bounds.  A request that has ended is kept while the stays of all of them are below a maximum.  A request that arrived
 before a dropped one ended would miss it; such a request gets no split.
@@ -139,9 +139,10 @@ class EngineLog:
 
         ``apart``: its times are in part another clock's, proven to disagree with ours; none of them can be compared.
         """
-        slot.end(at, by)
         if apart:
+            # First: nobody may compare itself with a time of the end that is another clock's.
             slot.doubt(by if slot.arrived is None else slot.arrived, by)
+        slot.end(at, by)
         self.enter(slot)
 
     def enter(self, slot: EngineSlot) -> None:
@@ -222,8 +223,10 @@ class EngineLog:
         if windows is None or windows.first < self.dropped_to:
             # Nothing to compare, or what it would be compared with is gone.
             return Interference(stalls=stalls)
-        others = self._others(slot, windows.first)
+        with self._lock:
+            # Both at once, or one that is admitted in between counts as neither waiting nor running.
+            others = self._others(slot, windows.first)
+            waiting = 0 if windows.arrival is None else self._still_ahead(windows.arrival)
         if len(others) > MAX_OTHERS:
             return Interference(stalls=stalls)
-        waiting = 0 if windows.arrival is None else self._still_ahead(windows.arrival)
         return who_held(slot, others, windows, stalls, waiting=waiting, shared=self.shared, full=full)

@@ -3,14 +3,17 @@
 A transition at a known time ends one stay and begins the next; that is all :meth:`EngineSlot.move` does.  Where a time
 is unknown, the stretch between the known times around it is unsure: the request may have run in it, in any stage.
 
-The owner of the request calls ``move`` one at a time.  Other requests read the slot while it grows: pieces are only
-appended, and ``view`` is replaced as one tuple that says how many of them count.
+The owner of the request calls ``move`` one at a time.  Other requests read the slot at any moment, between two
+statements of ``move`` included, and without a lock.  So pieces are only appended, ``view`` is replaced as one tuple
+that says how many of them count, and the order of the writes is such that a reader sees the slot as it was before the
+change or as it is after it; what comes into doubt may be in doubt a moment early.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from otel_lifecycle._core.lifecycle import TERMINAL_STATES
 from otel_lifecycle._core.overlap import Piece
 
 MAX_SLOT_PIECES: Final = 256
@@ -47,8 +50,7 @@ class EngineSlot:
     """
 
     __slots__ = (
-        "_doubt_from",
-        "_may_run",
+        "_doubt",
         "_stays",
         "arrived",
         "began",
@@ -74,28 +76,34 @@ class EngineSlot:
         self.unsure: list[tuple[int, int]] = []
         self.view: tuple[int, str | None, int | None] = (0, None if first else QUEUE, at)
         self._stays = _STAYS_BEFORE_QUEUE if first else _STAYS
-        self._doubt_from: int | None = None
-        self._may_run = False
+        # Of the stretch of unknown times that goes on, or of the last one: since when, and whether it may have run.
+        self._doubt: tuple[int | None, bool] = (None, False)
 
     def move(self, state: str, at: int | None) -> None:
-        """Enter a state of the lifecycle at a time that may be unknown."""
+        """Enter a state of the lifecycle at a time that may be unknown; the name of an end ends its last stay."""
         count, left, since = self.view
         # States that hold nothing of the engine, the end among them, have no stage.
         stage = self._stays.get(state)
         # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
             self._move_in_doubt(stage, at)
+            if at is not None and state in TERMINAL_STATES:
+                self.stopped = at
             return
         if left is not None and at > since:
             self.pieces.append((since, at, left))
             count += 1
+        if stage == PREEMPTED:
+            # It runs in pieces from here on: `began` and `stopped` no longer say when.  Before the view, so that
+            # nobody takes the stay that ends now for one that goes on.
+            self.steady = False
+        elif state in TERMINAL_STATES:
+            # The log learns of the end later, when the request is judged.  Until then nobody must see it run on.
+            self.stopped = at
         # The piece is there before the view counts it.
         self.view = (count, stage, at)
         if self.began == NEVER and stage in RUNNING:
             self.began = at
-        elif stage == PREEMPTED:
-            # It runs in pieces from here on: `began` and `stopped` no longer say when.
-            self.steady = False
         elif stage == QUEUE:
             self.queued_from = at
 
@@ -105,32 +113,35 @@ class EngineSlot:
             # Too many pieces to keep: its whole life becomes one doubt, which is bounded and never wrong.
             self.doubt(min(self.began, NEVER if self.arrived is None else self.arrived), NEVER)
             return
-        if since is not None:
-            self._doubt_from = since
-        self._may_run = self._may_run or left in _MAY_RUN
-        if self._may_run or stage in _MAY_RUN:
+        start, may_run = self._doubt if since is None else (since, False)
+        may_run = may_run or left in _MAY_RUN
+        if may_run or stage in _MAY_RUN:
             self.steady = False
-        if at is not None:
-            if self._may_run:
-                start = at if self._doubt_from is None else self._doubt_from
-                self.unsure.append((min(start, at), max(start, at)))
-            self._doubt_from, self._may_run = None, False
-            if self.began == NEVER and stage in RUNNING:
-                self.began = at
+        if at is None:
+            self._doubt = (start, may_run)
+        elif may_run:
+            start = at if start is None else start
+            self.unsure.append((min(start, at), max(start, at)))
+        # After the stretch was added: a reader finds it there, or still going on.
         self.view = (count, stage, at)
+        if at is not None and self.began == NEVER and stage in RUNNING:
+            self.began = at
 
     def end(self, at: int | None, by: int) -> None:
         """End its last stay; ``by``: when it was known to have ended, for an unknown time."""
-        # First, so that a reader who still finds the last stay going on does not see it go on too long.
-        self.stopped = by if at is None else at
-        self.move("ended", at)
         if at is None:
-            self.move("ended", by)
+            # In doubt before it stops: nobody may take ``by`` for the time of its end.
+            self.move("ended", None)
+            at = by
+        # First, so that a reader who still finds the last stay going on does not see it go on too long.
+        self.stopped = at
+        self.move("ended", at)
 
     def doubt(self, start: int, end: int) -> None:
         """Make everything between two times unsure, and no stay certain any more."""
         self.steady = False
         self.unsure = [(start, end)]
+        self._doubt = (None, False)
         self.view = (0, None, None)
         self.pieces = []
         # Whatever it enters from here on is no stay that could be certain.
@@ -147,7 +158,9 @@ class EngineSlot:
 
     def doubts(self) -> list[tuple[int, int]]:
         """Return the stretches in which it may have run, the one that goes on included."""
+        # The view first: what is added to the others after it is in doubt all the same.
         _, stage, since = self.view
-        if since is None and (self._may_run or stage in _MAY_RUN):
-            return [*self.unsure, (-NEVER if self._doubt_from is None else self._doubt_from, self.stopped)]
+        start, may_run = self._doubt
+        if since is None and (may_run or stage in _MAY_RUN):
+            return [*self.unsure, (-NEVER if start is None else start, self.stopped)]
         return [(start, min(end, self.stopped)) for start, end in self.unsure]

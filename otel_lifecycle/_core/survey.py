@@ -7,7 +7,7 @@ meanwhile is compared with each window.  Only one that was preempted, or whose t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from otel_lifecycle._core.engine_slot import NEVER, QUEUE, RUNNING, EngineSlot
 from otel_lifecycle._core.overlap import Piece
@@ -60,14 +60,7 @@ def survey(slots: list[EngineSlot], windows: Windows) -> Survey:
     throughout = along
     wait_from, wait_to = windows.wait or _NOTHING
     if wait_from < wait_to:
-        # A steady request that runs has a known stage and start: the comparisons below need no check for None.
-        views: list[Any] = [slot.view for slot in along]
-        stages = [stage for _, stage, since in views if since <= wait_from]
-        if len(stages) < len(along):
-            throughout = [slot for slot, view in zip(along, views, strict=True) if view[2] <= wait_from]
-            for slot, view in zip(along, views, strict=True):
-                if view[2] > wait_from:
-                    beside += _stays(slot)
+        throughout, stages, beside = _beside(along, wait_from)
     many = len(along)
     running = many if windows.arrival is not None else 0
     prefill, decode = windows.prefill or _NOTHING, windows.decode or _NOTHING
@@ -79,6 +72,25 @@ def survey(slots: list[EngineSlot], windows: Windows) -> Survey:
     # A set, because each of up to a thousand slots is looked up in it.
     known = set(along)
     return _add_partly([slot for slot in slots if slot not in known], windows, seen)
+
+
+def _beside(along: list[EngineSlot], wait_from: int) -> tuple[list[EngineSlot], list[str], list[Stay]]:
+    """Return those in one stage since the wait began, the stage of each, and the stays of the others.
+
+    Another thread may have moved a request since it was found to run: only what one read of its view says is used.
+    """
+    views = [slot.view for slot in along]
+    stages = [stage for _, stage, since in views if since is not None and since <= wait_from and stage in RUNNING]
+    if len(stages) == len(along):
+        return along, stages, []
+    throughout: list[EngineSlot] = []
+    beside: list[Stay] = []
+    for slot, (_, stage, since) in zip(along, views, strict=True):
+        if since is not None and since <= wait_from and stage in RUNNING:
+            throughout.append(slot)
+        else:
+            beside += _stays(slot)
+    return throughout, stages, beside
 
 
 def _stays(slot: EngineSlot) -> list[Stay]:

@@ -1,0 +1,147 @@
+"""A request that ends looks at its neighbours while their threads are in the middle of moving them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.engine_slot import MAX_SLOT_PIECES, EngineSlot
+from otel_lifecycle._core.interference import Interference, QueueSplit
+from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.report import Report, build_report
+from otel_lifecycle._core.timeline import Timeline
+
+Change = Callable[[EngineLog, EngineSlot], None]
+
+SLOT_CODE = frozenset(function.__code__ for function in vars(EngineSlot).values() if isinstance(function, FunctionType))
+"""What runs without the lock of the log: a switch of threads inside it shows a slot in the middle of a change."""
+
+
+def waiter(arrival: int, admitted: int, end: int) -> Report:
+    """Return the report of a request that waited, and decoded until its end."""
+    timeline = Timeline(SHAPES["default"])
+    for event, at in (("arrive", arrival), ("admit", admitted), ("input_ready", admitted), ("first_token", admitted)):
+        timeline.apply(event, at)
+    timeline.apply("complete", end)
+    return build_report(timeline, "completed")
+
+
+def look(log: EngineLog, report: Report) -> Interference:
+    """Return what a request finds that has just ended."""
+    return log.interference(EngineSlot("me", "default", report["timestamps"]["arrival"]), report, None)
+
+
+def at_every_bytecode(code: frozenset[CodeType], look_around: Callable[[], None], work: Callable[[], None]) -> None:
+    """Run ``work``; before each bytecode of the given functions, and after the last, look around."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code not in code:
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("opcode", "return"):
+            look_around()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+
+
+def moved(*moves: tuple[str, int | None]) -> Change:
+    """Return a change that moves a slot through states."""
+
+    def change(log: EngineLog, slot: EngineSlot) -> None:
+        for state, at in moves:
+            log.move(slot, state, at)
+
+    return change
+
+
+def ended(at: int | None, by: int, *, apart: bool = False) -> Change:
+    """Return a change that ends a slot."""
+    return lambda log, slot: log.end(slot, at, by=by, apart=apart)
+
+
+RUN = moved(("preprocessing", 10), ("prefill", 20), ("decode", 30))
+CHANGES: dict[str, tuple[Change, Change]] = {
+    "admitted": (moved(), moved(("preprocessing", 60))),
+    "to prefill": (moved(("preprocessing", 10)), moved(("prefill", 60))),
+    "preempted": (RUN, moved(("preempted", 60))),
+    "preempted before the wait": (RUN, moved(("preempted", 45))),
+    "resumed": (
+        moved(("preprocessing", 10), ("prefill", 20), ("decode", 30), ("preempted", 45)),
+        moved(("decode", 60)),
+    ),
+    "terminal event": (RUN, moved(("completed", 70))),
+    "terminal event before the wait": (RUN, moved(("completed", 40))),
+    "terminal event, then the end": (moved(("prefill", 10), ("completed", 70)), ended(70, 75)),
+    "end without a terminal event": (RUN, ended(70, 75)),
+    "unknown end": (RUN, ended(None, 75)),
+    "into doubt": (moved(("preprocessing", 10)), moved(("prefill", None))),
+    "out of doubt": (moved(("preprocessing", 10), ("prefill", None)), moved(("decode", 60))),
+    "on in doubt": (moved(("preprocessing", None)), moved(("prefill", None))),
+    "in the past": (RUN, moved(("completed", 25))),
+    "another clock": (RUN, ended(70, 75, apart=True)),
+    "too many stays": (
+        moved(("decode", 0), *((("preempted", "decode")[at % 2], at) for at in range(MAX_SLOT_PIECES))),
+        moved(("preempted", 300)),
+    ),
+}
+WAITS = [(5, 15, 20), (15, 25, 100), (41, 80, 100), (50, 59, 65), (65, 90, 120)]
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=str)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_neighbour_in_the_middle_of_a_move(change: tuple[Change, Change], wait: tuple[int, int, int]) -> None:
+    """Between any two bytecodes of the move, one finds what was before it, what is after it, or doubt already."""
+    first, then = change
+    log, report = EngineLog(), waiter(*wait)
+    slot = log.open("neighbour", "default", 0)
+    first(log, slot)
+    found = [look(log, report)]
+    at_every_bytecode(SLOT_CODE, lambda: found.append(look(log, report)), lambda: then(log, slot))
+    after = look(log, report)
+    assert len(found) > 20
+    allowed = (found[0], replace(found[0], complete=after.complete), after)
+    assert [seen for seen in found if seen not in allowed] == []
+
+
+def test_neighbour_that_is_done_and_not_yet_judged() -> None:
+    """Its terminal event is marked and its thread has not come to its end: it runs no longer."""
+    log = EngineLog()
+    RUN(log, neighbour := log.open("neighbour", "default", 0))
+    log.move(neighbour, "completed", 40)
+    found = look(log, waiter(41, 80, 100))
+    assert found == Interference(ahead=0, running=0, queue=QueueSplit(idle=39), company_decode=0.0)
+    log.end(neighbour, 40, by=90)
+    assert look(log, waiter(41, 80, 100)) == found
+
+
+def test_waiting_and_running_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour that another thread admits while one looks counts as waiting or as running, and not as neither."""
+    log = EngineLog()
+    neighbour = log.open("neighbour", "default", 0)
+    others = EngineLog._others
+    admission = Thread(target=log.move, args=(neighbour, "preprocessing", 60))
+
+    def meanwhile(self: EngineLog, own: EngineSlot, since: int) -> list[EngineSlot]:
+        found = others(self, own, since)
+        admission.start()
+        # It gets as far as it can: to the lock, or to its end.
+        admission.join(0.2)
+        return found
+
+    monkeypatch.setattr(EngineLog, "_others", meanwhile)
+    found = look(log, waiter(50, 80, 100))
+    admission.join()
+    assert (found.ahead, found.running) == (1, 0)
