@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from time import perf_counter_ns, time_ns
 from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
@@ -143,7 +142,7 @@ def with_interference(span: ReadableSpan, finished: Finished) -> Finished:
         return finished
     # The offset that live requests share: with one of its own, its times and theirs could not be compared to the
     # nanosecond.
-    offset = -runtime().offset(time_ns() - perf_counter_ns())
+    offset = -runtime().clock_offset.read()[1]
     report = moved(finished.report, offset)
     neighbour = Neighbour(span.context, _text(attributes, semconv.REQUEST_ID))
     if finished.truncated or not report["timestamps"]:

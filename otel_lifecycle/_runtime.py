@@ -26,6 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from opentelemetry.context import Context, create_key, set_value
 from opentelemetry.trace import SpanContext
 
+from otel_lifecycle._clock_offset import ClockOffset
 from otel_lifecycle._core.endings import ENDINGS
 from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._core.labels import RequestLabels
@@ -42,9 +43,6 @@ SWEEP_SLICE: Final = 128
 
 DROPPED_SLICE: Final = 2
 """Dropped requests that one call on a serving thread ends: more than it can open meanwhile, so they do not pile up."""
-
-OFFSET_TOLERANCE_NS: Final = 100_000
-"""How far the wall clock may drift from the monotonic one before a new offset is used; spans are off by no more."""
 
 MAX_FOREIGN_SEEN: Final = 4096
 """Foreign spans remembered, so that two processors do not count one twice; both see it within one ``span.end()``."""
@@ -198,7 +196,7 @@ class Runtime:
         self.endings = ENDINGS
         self.engines = EngineLogs()
         self.forked = False
-        self._offset: int | None = None
+        self.clock_offset = ClockOffset()
         # `next` on it is one operation, so two threads never get the same ticket.
         self._tickets = itertools.count(1)
         self._processors: list[weakref.ref[Any]] = []
@@ -208,19 +206,6 @@ class Runtime:
         self._sweep = _Sweep()
         # For each thread by itself: others may keep house meanwhile, each on a slice of its own.
         self._busy = threading.local()
-
-    def offset(self, measured: int) -> int:
-        """Return what turns a reading of the monotonic clock into epoch nanoseconds, the same for all requests.
-
-        Two measurements of it differ by the time between two reads of a clock.  Were each request to use its own, times
-        that are given to two of them in epoch nanoseconds could not be compared to the nanosecond.  A wall clock that
-        was set, or has drifted further, replaces it; requests that are open keep theirs.
-        """
-        known = self._offset
-        if known is not None and abs(measured - known) <= OFFSET_TOLERANCE_NS:
-            return known
-        self._offset = measured
-        return measured
 
     # Processors.
 

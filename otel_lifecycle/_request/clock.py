@@ -97,19 +97,10 @@ class Anchor(NamedTuple):
         return self.wall - self.monotonic
 
 
-ANCHOR_READS: Final = 3
-ANCHOR_NS: Final = 50_000
-"""Two readings further apart than this had a thread switch between them; they are read again, a few times."""
-
-
 def anchor() -> Anchor:
     """Read both clocks."""
-    for _ in range(ANCHOR_READS):
-        before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
-        if after - before < ANCHOR_NS:
-            break
-    # The wall clock was read between the two, so their middle is its best partner.
-    return Anchor(after + runtime().offset(wall - (before + after) // 2), after)
+    reading, offset = runtime().clock_offset.read()
+    return Anchor(reading + offset, reading)
 
 
 def _whole(given: Any, event: str, state: str) -> int:

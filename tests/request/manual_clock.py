@@ -38,4 +38,4 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
                     monkeypatch.setattr(module, read, getattr(made, read))
     yield made
     # The offset between the two clocks is the process's: it was this clock's meanwhile.
-    runtime()._offset = None
+    runtime().clock_offset.forget()

@@ -105,7 +105,8 @@ def test_live_marks(make_telemetry: Make, clock: Clock, requests: list[Scheduled
         else:
             mark(handles[request.name], event["event"])
     spans = spans_of(telemetry, requests)
-    for request in requests:
+    # A request of no length is over before others are marked that do something at that very instant.
+    for request in (one for one in requests if one.end > one.arrival):
         # A neighbour that has not arrived yet when a request ends overlaps it in nothing.
         assert_told(spans[request.name], expected(request, requests))
 

@@ -1,0 +1,48 @@
+"""The offset between the two clocks of the process, the same for all requests."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns, time_ns
+from typing import Final
+
+OFFSET_TOLERANCE_NS: Final = 100_000
+"""How far the wall clock may drift from the monotonic one before a new offset is used; spans are off by no more."""
+
+READS: Final = 3
+READ_NS: Final = 50_000
+"""Two readings further apart than this had a thread switch between them; they are read again, a few times."""
+
+
+class ClockOffset:
+    """What turns a reading of the monotonic clock into epoch nanoseconds."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: int | None = None
+
+    def read(self) -> tuple[int, int]:
+        """Read the monotonic clock; return the reading and the offset.
+
+        Two measurements of the offset differ by the time between two reads of a clock.  Were each request to use its
+        own, times that are given to two of them in epoch nanoseconds could not be compared to the nanosecond.  A wall
+        clock that was set, or has drifted further, replaces it; requests that are open keep theirs.
+        """
+        for _ in range(READS):
+            before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+            if after - before < READ_NS:
+                break
+        # The wall clock was read between the two, so their middle is its best partner.
+        # On a busy machine none of the reads may be a quick one: what it measures is unsure by half its length, which
+        # is no drift of the clock.
+        unsure = (after - before) // 2
+        measured = wall - before - unsure
+        known = self._known
+        if known is not None and abs(measured - known) <= OFFSET_TOLERANCE_NS + unsure:
+            return after, known
+        self._known = measured
+        return after, measured
+
+    def forget(self) -> None:
+        """Measure anew at the next reading."""
+        self._known = None
