@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, repeat
 
 import pytest
@@ -19,7 +20,7 @@ class SlowClocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.set_by = 0
-        self.pauses = iter(repeat(0))
+        self.pauses: Iterator[int] = repeat(0)
         monkeypatch.setattr(_clock_offset, "perf_counter_ns", self.monotonic)
         monkeypatch.setattr(_clock_offset, "time_ns", lambda: self.monotonic() + EPOCH + self.set_by)
 
