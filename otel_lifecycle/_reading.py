@@ -24,14 +24,14 @@ def read_requests(
     that cannot be read or holds no telemetry.
     """
     from otel_lifecycle._cli.problems import Unusable
-    from otel_lifecycle._cli.sources.tally import Tally
+    from otel_lifecycle._cli.sources.tally import ReadingTally
     from otel_lifecycle._cli.table.rows import rows_of
     from otel_lifecycle._cli.table.store import RequestTable, fill
 
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     table = RequestTable(keep_in_memory=True)
     try:
-        fill(table, rows_of([os.fspath(one) for one in paths], Tally(), shape=shape))
+        fill(table, rows_of([os.fspath(one) for one in paths], ReadingTally(), shape=shape))
     except Unusable as error:
         table.close()
         raise ValueError(str(error)) from error

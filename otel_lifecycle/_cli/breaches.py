@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.evidence.document import instant
-from otel_lifecycle._cli.requests.model import Breach, Request
+from otel_lifecycle._cli.requests.model import Breach, SeenRequest
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
 
 RULES: Final = {
@@ -50,7 +50,7 @@ class Violated:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
-def findings(request: Request) -> Iterator[Violated]:
+def findings(request: SeenRequest) -> Iterator[Violated]:
     """Yield the violations of a request, equal ones as one; ``truncated`` is none: nothing can be judged then."""
     alike: dict[tuple[str, str | None, str | None], list[Breach]] = {}
     for breach in request.breaches:
@@ -62,7 +62,7 @@ def findings(request: Request) -> Iterator[Violated]:
         yield _finding(request, Breach(kind="(not told)") if first.kind == semconv.OTHER else first, len(breaches))
 
 
-def _finding(request: Request, breach: Breach, count: int) -> Violated:
+def _finding(request: SeenRequest, breach: Breach, count: int) -> Violated:
     offset = breach.offset
     named = request.attributes.get(semconv.REQUEST_ID)
     return Violated(

@@ -43,7 +43,7 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     hooks.around(GenerationHandle, "stop", before=pipelines.stopped)
 
 
-class _Generation:
+class _OpenvinoGeneration:
     """One request: its driver, and the handle as long as the server holds it."""
 
     __slots__ = ("choices", "drive", "handle", "ready_ns", "word")
@@ -84,8 +84,8 @@ class _Pipelines:
         self._tracer_provider = tracer_provider
         self._status = status
         self._models: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._open: weakref.WeakKeyDictionary[Any, dict[int, _Generation]] = weakref.WeakKeyDictionary()
-        self._dropped: deque[_Generation] = deque()
+        self._open: weakref.WeakKeyDictionary[Any, dict[int, _OpenvinoGeneration]] = weakref.WeakKeyDictionary()
+        self._dropped: deque[_OpenvinoGeneration] = deque()
 
     def made(self, _noted: None, _result: None, pipeline: Any, *arguments: Any, **named: Any) -> None:
         """After ``ContinuousBatchingPipeline.__init__``: the model is called as its file or folder."""
@@ -118,7 +118,7 @@ class _Pipelines:
         if noted is None:
             return
         drive, choices = noted
-        generation = _Generation(drive, handle, choices)
+        generation = _OpenvinoGeneration(drive, handle, choices)
         self._open.setdefault(pipeline, {})[id(handle)] = generation
         # The finalizer may run inside a garbage collection, where nothing may be locked or recorded: it only notes it.
         weakref.finalize(handle, self._dropped.append, generation).atexit = False
@@ -150,7 +150,7 @@ class _Pipelines:
             if generation is not None and generation.handle() is handle and generation.word is None:
                 generation.word = word
 
-    def _settle(self, pipeline: Any, key: int, generation: _Generation, handle: Any, status: Any) -> None:
+    def _settle(self, pipeline: Any, key: int, generation: _OpenvinoGeneration, handle: Any, status: Any) -> None:
         try:
             metrics = handle.get_perf_metrics()
         except RuntimeError:
@@ -159,7 +159,7 @@ class _Pipelines:
         self._open[pipeline].pop(key, None)
         generation.finish(metrics, self._word(generation, status))
 
-    def _word(self, generation: _Generation, status: Any) -> str | None:
+    def _word(self, generation: _OpenvinoGeneration, status: Any) -> str | None:
         if status == self._status.FINISHED:
             return None
         # Neither cancelled nor stopped: the engine ignores a request that its cache can never hold.

@@ -54,7 +54,7 @@ def manager() -> type:
 def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     owner = manager()
-    frontend = _Frontend(tracer_provider)
+    frontend = _SglangFrontend(tracer_provider)
     hooks.around(owner, "_init_req_state", after=frontend.opened)
     hooks.around(owner, "_send_one_request", before=frontend.sent)
     hooks.around(owner, "_send_batch_request", before=frontend.sent_together)
@@ -68,7 +68,7 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     hooks.replace(owner, "generate_request", frontend.around(original))
 
 
-class _Call:
+class _SglangCall:
     """One call of ``generate_request``: one request of a client.  ``primers``: how many come before its choices."""
 
     __slots__ = ("group", "primers", "ready")
@@ -80,10 +80,10 @@ class _Call:
 
 
 # A context variable, because _init_req_state does not get the call it works for, and calls run side by side.
-_CALL: ContextVar[_Call | None] = ContextVar("otel_lifecycle_sglang_call", default=None)
+_CALL: ContextVar[_SglangCall | None] = ContextVar("otel_lifecycle_sglang_call", default=None)
 
 
-class _Frontend:
+class _SglangFrontend:
     """The hooks.  All of them run on the event loop of the tokenizer manager."""
 
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
@@ -116,7 +116,7 @@ class _Frontend:
 
         return generate_request
 
-    def _called(self, manager: Any, obj: Any) -> _Call | None:
+    def _called(self, manager: Any, obj: Any) -> _SglangCall | None:
         # A health check is a generation of the server's own.
         if str(getattr(obj, "rid", "") or "").startswith("HEALTH_CHECK"):
             return None
@@ -127,9 +127,9 @@ class _Frontend:
             shape="preprocess_first" if generates else "pooling",
             arrived_at_ns=monotonic(received) if received else None,
         )
-        return _Call(group)
+        return _SglangCall(group)
 
-    def _left(self, call: _Call, error: BaseException) -> None:
+    def _left(self, call: _SglangCall, error: BaseException) -> None:
         """What left the call ended it: a refusal, or the client.  Nothing happens if the engine has ended it before."""
         # SGLang raises ValueError for a request it refuses, such as an input that is too long for the model.
         if isinstance(error, ValueError):

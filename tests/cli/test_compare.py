@@ -18,8 +18,8 @@ from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.sides import Side, in_turns
 from otel_lifecycle._cli.comparison.verdicts import judged, usual_effect
 from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.workload import Settings, Workload
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 
@@ -310,7 +310,7 @@ def test_the_page_has_the_verdict_wherever_it_has_the_change(runs: Path, cli: Ca
 
 def empty() -> Workload:
     """Return a run without requests."""
-    return Workload(Settings(), Tally(), Evidence())
+    return Workload(WorkloadSettings(), ReadingTally(), Evidence())
 
 
 @pytest.mark.parametrize(

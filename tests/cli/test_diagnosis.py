@@ -10,9 +10,9 @@ import pytest
 from otel_lifecycle import Slo
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import Settings, gather
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate
 from tests.cli.test_evidence import PLAIN, request_span
 
@@ -20,13 +20,13 @@ CALM = Load(requests=300, rate=0.2, prefill_per_token=1e-6, stalled=0, cancelled
 """Nothing stands out: no queue, a short prefill, quick tokens."""
 
 
-def diagnosis_of(items: Iterable[Item], settings: Settings = PLAIN) -> Diagnosis:
+def diagnosis_of(items: Iterable[Item], settings: WorkloadSettings = PLAIN) -> Diagnosis:
     """Return the diagnosis of some spans and points."""
-    workload = gather(items, settings, Tally())
+    workload = gather(items, settings, ReadingTally())
     return diagnose(workload, report_of(workload, []))
 
 
-def diagnosis(load: Load, settings: Settings = PLAIN, **changes: Any) -> Diagnosis:
+def diagnosis(load: Load, settings: WorkloadSettings = PLAIN, **changes: Any) -> Diagnosis:
     """Return the diagnosis of a simulated run."""
     return diagnosis_of([request_span(request, load, **changes) for request in simulate(load)], settings)
 
@@ -97,8 +97,8 @@ def test_slow_tokens_point_at_decode() -> None:
     """Against 50 ms, or the SLO where there is one."""
     slow = with_changes(CALM, time_per_token=0.12)
     assert found(diagnosis(slow)) == {"decode": "strong"}
-    assert found(diagnosis(slow, Settings(slo=Slo(tpot=0.2)))) == {}
-    assert found(diagnosis(CALM, Settings(slo=Slo(tpot=0.005)))) == {"decode": "strong"}
+    assert found(diagnosis(slow, WorkloadSettings(slo=Slo(tpot=0.2)))) == {}
+    assert found(diagnosis(CALM, WorkloadSettings(slo=Slo(tpot=0.005)))) == {"decode": "strong"}
 
 
 def test_a_long_tail_with_many_in_flight_points_at_the_queue() -> None:

@@ -16,25 +16,25 @@ from otel_lifecycle import Slo, compute_request_metrics, replay_request_events, 
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.rows import COLUMNS, INDEX, Sample
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, Sketch
-from otel_lifecycle._cli.evidence.timeline import BINS, Timeline
-from otel_lifecycle._cli.evidence.workload import OPEN, Settings, Workload, gather
+from otel_lifecycle._cli.evidence.timeline import BINS, WorkloadTimeline
+from otel_lifecycle._cli.evidence.workload import OPEN, Workload, WorkloadSettings, gather
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import START_NS, Load, Simulated, simulate, spans_of
 
 LOAD = Load(requests=400, cancelled=0.1, failed=0.05)
-PLAIN = Settings()
+PLAIN = WorkloadSettings()
 
 
-def workload_of(load: Load, chosen: Settings = PLAIN, **changes: Any) -> Workload:
+def workload_of(load: Load, chosen: WorkloadSettings = PLAIN, **changes: Any) -> Workload:
     """Return the workload of a simulated run."""
     return gathered((request_span(request, load, **changes) for request in simulate(load)), chosen)
 
 
-def gathered(spans: Iterable[Span], chosen: Settings = PLAIN) -> Workload:
+def gathered(spans: Iterable[Span], chosen: WorkloadSettings = PLAIN) -> Workload:
     """Return the workload of some spans."""
-    return gather(spans, chosen, Tally())
+    return gather(spans, chosen, ReadingTally())
 
 
 def request_span(request: Simulated, load: Load, **changes: Any) -> Span:
@@ -95,7 +95,7 @@ def test_figures_are_those_of_the_core() -> None:
 
 def test_beyond_the_sample_quantiles_keep_their_stated_error() -> None:
     """Counts, means and extremes stay exact; quantiles are within half a percent, and the report says so."""
-    exact, sketched = (report_of(workload_of(LOAD, Settings(sample=size)), []) for size in (400, 100))
+    exact, sketched = (report_of(workload_of(LOAD, WorkloadSettings(sample=size)), []) for size in (400, 100))
     assert (exact["relative_error"], sketched["relative_error"]) == (0.0, RELATIVE_ERROR)
     for name in ("ttft", "tpot", "e2e"):
         for figure in ("count", "mean", "max"):
@@ -144,7 +144,7 @@ TIMES = st.lists(st.tuples(st.floats(0, 20_000), st.floats(0, 600)), min_size=1,
 @given(TIMES, st.integers(1, 5))
 def test_a_timeline_loses_nothing_while_it_widens(times: list[tuple[float, float]], parts: int) -> None:
     """However the requests come in, arrivals, ends and the time spent in flight add up."""
-    timeline = Timeline()
+    timeline = WorkloadTimeline()
     for part in range(parts):
         chosen = times[part::parts]
         if chosen:
@@ -158,7 +158,7 @@ def test_a_timeline_loses_nothing_while_it_widens(times: list[tuple[float, float
 
 def test_an_impossible_time_does_not_stretch_the_timeline() -> None:
     """A clock that was never set would make every bin a year long."""
-    timeline = Timeline()
+    timeline = WorkloadTimeline()
     made = rows([0.0, 10.0], [1.0, 1.0])
     made[0, INDEX["start"]] = 5.0
     timeline.add(made)
@@ -201,7 +201,7 @@ def test_a_window_counts_what_ended_in_it() -> None:
     requests = sorted(simulate(Load(requests=50, cancelled=0, failed=0)), key=lambda request: request.end)
     ends = [START_NS + round(request.end * 1e9) for request in requests]
     window = (ends[9], ends[29])
-    report = report_of(workload_of(Load(requests=50, cancelled=0, failed=0), Settings(window=window)), [])
+    report = report_of(workload_of(Load(requests=50, cancelled=0, failed=0), WorkloadSettings(window=window)), [])
     assert report["requests"]["completed"] == 20
     assert report["window"]["requests_outside"] == 30
     assert report["output"]["request_throughput"] == pytest.approx(20 / ((ends[29] - ends[9]) * 1e-9))
@@ -224,7 +224,7 @@ def test_an_open_end_of_a_window_is_that_of_the_requests_kept() -> None:
         ((OPEN[0], epoch_ns(cut)), 30, cut - first),
         (OPEN, 50, requests[-1].end - first),
     ):
-        report = report_of(workload_of(EVEN, Settings(window=window)), [])
+        report = report_of(workload_of(EVEN, WorkloadSettings(window=window)), [])
         assert report["requests"]["completed"] == kept
         assert report["window"]["seconds"] == pytest.approx(seconds, abs=1e-5)
         assert report["output"]["request_throughput"] == pytest.approx(kept / seconds, rel=1e-5)
@@ -236,7 +236,7 @@ def test_in_flight_in_a_window_are_also_those_that_end_after_it() -> None:
     start, end = (float(np.quantile([request.end for request in requests], q)) for q in (0.3, 0.4))
     spent = sum(max(0.0, min(request.end, end) - max(request.arrive, start)) for request in requests)
     spans = [request_span(request, LOAD) for request in requests]
-    report = report_of(gathered(spans, Settings(window=(epoch_ns(start), epoch_ns(end)))), [])
+    report = report_of(gathered(spans, WorkloadSettings(window=(epoch_ns(start), epoch_ns(end)))), [])
     assert report["requests"]["total"] == 30
     # To half a bin of the timeline, at the window's start.
     assert report["output"]["in_flight_mean"] == pytest.approx(spent / (end - start), rel=0.02)
@@ -289,7 +289,7 @@ def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
         request_span(bad, EVEN, **{"inference.e2e": 0.75, "inference.outcome": "failed"}),
     ]
     for sample in (2, 1):
-        report = report_of(gathered(spans, Settings(sample=sample, group_by="model")), [])
+        report = report_of(gathered(spans, WorkloadSettings(sample=sample, group_by="model")), [])
         latency = report["latency"]
         assert {name: (latency[name]["count"], latency[name]["mean"]) for name in ("e2e_completed", "e2e")} == {
             "e2e_completed": (1, 2.5),
@@ -302,7 +302,7 @@ def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
 def test_groups_add_up_to_the_whole() -> None:
     """Every live request is in one group, by a short name or any attribute."""
     for key in ("outcome", "inference.outcome"):
-        report = report_of(workload_of(LOAD, Settings(group_by=key)), [])
+        report = report_of(workload_of(LOAD, WorkloadSettings(group_by=key)), [])
         assert {group["name"]: group["total"] for group in report["groups"]} == {
             outcome: report["requests"][outcome] for outcome in ("completed", "cancelled", "failed")
         }
@@ -312,7 +312,7 @@ def test_goodput_is_met_over_judged() -> None:
     """An SLO of the command judges each request as the server would have."""
     slo = Slo(ttft=0.5)
     met = sum(request.event == "complete" and request.first_token - request.arrive <= 0.5 for request in simulate(LOAD))
-    report = report_of(workload_of(LOAD, Settings(slo=slo)), [])
+    report = report_of(workload_of(LOAD, WorkloadSettings(slo=slo)), [])
     assert (report["output"]["goodput"], report["output"]["slo_judged"]) == (met / 400, 400)
 
 

@@ -14,10 +14,10 @@ from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.replayed import replayed
 from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import Settings, gather
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, line, simulate, spans_of
 from tests.cli.live import serve, server
@@ -29,9 +29,9 @@ EVERYTHING = settings(
 
 def read(path: Path) -> None:
     """Read a file to the end, and say everything of it."""
-    tally = Tally()
+    tally = ReadingTally()
     try:
-        workload = gather(Reader([str(path)], tally), Settings(group_by="model"), tally)
+        workload = gather(Reader([str(path)], tally), WorkloadSettings(group_by="model"), tally)
     except Unusable:
         return
     diagnose(workload, report_of(workload, []))
@@ -124,7 +124,7 @@ def test_event_logs_of_any_content_are_replayed_or_refused(tmp_path: Path, rows:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     try:
-        for log in read_logs([str(path)], Tally()):
+        for log in read_logs([str(path)], ReadingTally()):
             replayed(log, "default", 10**18)
     except Unusable:
         return

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from otel_lifecycle._cli.evidence.workload import Settings, gather
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 from otel_lifecycle._cli.sources.otlp_json import span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate, spans_of
 from tests.cli.scale import measure
 
@@ -19,7 +19,7 @@ def held(requests: int) -> int:
     load = Load(requests=requests)
     spans = [span(spans_of(request, load)[0], {}) for request in simulate(load)]
     tracemalloc.start()
-    workload = gather(spans, Settings(sample=1000), Tally())
+    workload = gather(spans, WorkloadSettings(sample=1000), ReadingTally())
     current, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert workload.main.total == requests

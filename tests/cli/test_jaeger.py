@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from otel_lifecycle._cli.sources import jaeger_api
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import START_NS, Load, simulate, spans_of
 from tests.cli.running import Ran
 
@@ -164,7 +164,7 @@ def test_lookback_is_what_its_page_writes(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(jaeger_api, "_get", answer)
     for lookback in ("7200", "2h"):
-        list(jaeger_api.fetch(f"http://host?service=s&lookback={lookback}", 10**10, Tally()))
+        list(jaeger_api.fetch(f"http://host?service=s&lookback={lookback}", 10**10, ReadingTally()))
     assert ["start=2800000000&end=10000000000" in url for url in asked] == [True, True]
 
 

@@ -12,7 +12,7 @@ from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import rates
 from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.evidence import rows
-from otel_lifecycle._cli.evidence.workload import Settings
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._core.slo import WHOLE, Slo
 from tests.cli import verdicts_of_equal_runs as simulation
 from tests.cli.generator import Load, write
@@ -46,7 +46,7 @@ def test_of_a_sample_the_rate_is_that_of_all(tmp_path: Path) -> None:
     for seed in (1, 2):
         with (tmp_path / "run.json").open("wb") as out:
             write(Load(requests=400, rate=2.2, seed=seed), out)
-        run = read_workload((str(tmp_path / "run.json"),), Settings(sample=40, slo=Slo(ttft=0.3)))
+        run = read_workload((str(tmp_path / "run.json"),), WorkloadSettings(sample=40, slo=Slo(ttft=0.3)))
         made.append(Side(name="side", sources=(), runs=[run]))
     one, other = made
     told = next(found for found in rates.rates(one, other, (), False) if found.metric == "goodput")

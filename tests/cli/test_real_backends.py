@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.live import serve, server
 from tests.cli.running import Ran
 from tests.stack import programs
@@ -66,7 +66,7 @@ def address(running: Running) -> str:
 
 def all_there(running: Running) -> None:
     """Raise NotYet until Jaeger has written all that it took in: it answers before that."""
-    found = sum(isinstance(item, Span) for item in Reader([address(running)], Tally()))
+    found = sum(isinstance(item, Span) for item in Reader([address(running)], ReadingTally()))
     if found < REQUESTS:
         raise NotYet(f"{found} of {REQUESTS} requests")
 

@@ -15,7 +15,7 @@ from otel_lifecycle._cli.commands.report import title_of
 from otel_lifecycle._cli.diagnosis.case import Finding
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import Settings
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._cli.render.tables import parts, report_tables
 from otel_lifecycle._cli.render.terminal import show_diagnosis, show_tables
 from tests.cli.generator import START_NS, Load, line, simulate, spans_of, write
@@ -97,12 +97,12 @@ def test_the_first_line_of_a_run(cli: Callable[..., Ran], tmp_path: Path) -> Non
 
 def test_what_must_be_known_first_is_a_warning() -> None:
     """A key that no request bears, and a source that holds a sample of the traces."""
-    workload = workload_of(Load(requests=20), Settings(group_by="modle"))
+    workload = workload_of(Load(requests=20), WorkloadSettings(group_by="modle"))
     told = report_of(workload, ["run.json", "http://jaeger:16686?service=s"])["warnings"]
     assert len(told) == 2
     assert "those of the sample and not of the service" in told[0]
     assert told[1].startswith("no request bears 'modle', so there is nothing to group by; it is")
-    assert report_of(workload_of(Load(requests=20), Settings(group_by="model")), ["run.json"])["warnings"] == []
+    assert report_of(workload_of(Load(requests=20), WorkloadSettings(group_by="model")), ["run.json"])["warnings"] == []
 
 
 def test_classes_and_groups_have_the_number_of_samples_of_each_figure(cli: Callable[..., Ran], tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from otel_lifecycle._cli.evidence.workload import Settings, gather
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 from otel_lifecycle._cli.problems import NotATrace, Unusable
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.seen import Seen
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, encode, line, simulate, spans_of, write
 from tests.cli.live import serve, server
@@ -33,8 +33,8 @@ def run_file(path: Path, load: Load = LOAD) -> Path:
 
 def counted(*sources: Path) -> tuple[int, dict[str, int]]:
     """Return the requests that some sources have, and the troubles counted."""
-    tally = Tally()
-    workload = gather(Reader([str(source) for source in sources], tally), Settings(), tally)
+    tally = ReadingTally()
+    workload = gather(Reader([str(source) for source in sources], tally), WorkloadSettings(), tally)
     return workload.main.total, {kind: number for kind, number, _, _ in tally.lines()}
 
 

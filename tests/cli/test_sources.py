@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_lifecycle._cli.sources.framing import messages
 from otel_lifecycle._cli.sources.reader import Reader, total_bytes
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.forms import FORMS, Form
 from tests.cli.live import Server, serve, server
 from tests.cli.running import Ran
@@ -33,9 +33,9 @@ def made() -> Server:
         return process
 
 
-def read(*sources: object) -> tuple[list[Item], Tally]:
+def read(*sources: object) -> tuple[list[Item], ReadingTally]:
     """Read some sources."""
-    tally = Tally()
+    tally = ReadingTally()
     return list(Reader([str(source) for source in sources], tally)), tally
 
 
@@ -138,7 +138,7 @@ def test_everything_gives_the_spans_of_all_libraries(made: Server, tmp_path: Pat
     """For a single trace the stage spans are wanted, too."""
     path = tmp_path / "traces.pb"
     path.write_bytes(made.proto())
-    found = [item for item in Reader([str(path)], Tally(), everything=True) if isinstance(item, Span)]
+    found = [item for item in Reader([str(path)], ReadingTally(), everything=True) if isinstance(item, Span)]
     assert [span.name for span in found] == [span.name for span in made.spans]
 
 
@@ -155,7 +155,7 @@ def test_progress_counts_every_byte(made: Server, tmp_path: Path) -> None:
     """The bar ends at its end."""
     path, seen = tmp_path / "traces.json", list[int]()
     path.write_bytes(made.json_line())
-    list(Reader([str(path)], Tally(), progress=seen.append))
+    list(Reader([str(path)], ReadingTally(), progress=seen.append))
     assert sum(seen) == path.stat().st_size
 
 

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from otel_lifecycle import request
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.text import shorten, text
 from otel_lifecycle._cli.trace.anatomy import anatomy
 from otel_lifecycle._cli.trace.find import find
@@ -146,7 +146,7 @@ def test_the_waterfall_fits_the_terminal(trace: str, tmp_path: Path, width: int)
     """A bar a line, whatever the names are made of."""
     from otel_lifecycle._cli.render.trace import show
 
-    found = anatomy(find(trace, [str(tmp_path / "run.json")], "default", Tally(), None))
+    found = anatomy(find(trace, [str(tmp_path / "run.json")], "default", ReadingTally(), None))
     wide = replace(found, bars=(*found.bars, replace(found.bars[1], name="日本語" * 20, depth=9)))
     out = io.StringIO()
     show(Console(file=out, width=width), wide)

@@ -18,7 +18,7 @@ from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import sides
 from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.comparison.verdicts import compare, usual_effect
-from otel_lifecycle._cli.evidence.workload import Settings, Workload
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 from otel_lifecycle._core.slo import Slo
 from tests.cli.generator import START_NS, Load, Simulated, encode, line, simulate, spans_of
 
@@ -60,7 +60,7 @@ def run(case: Case, folder: Path, seed: int, slots: int) -> Workload:
             spans = spans_of(request, load)
             late = request.admit - request.arrive > case.patience
             out.write(line([timed_out(spans[0], request, case.patience)] if late else spans))
-    return read_workload((str(file),), Settings(sample=sides.SAMPLE, slo=SLO))
+    return read_workload((str(file),), WorkloadSettings(sample=sides.SAMPLE, slo=SLO))
 
 
 def timed_out(span: dict[str, Any], request: Simulated, patience: float) -> dict[str, Any]:

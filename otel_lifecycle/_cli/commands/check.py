@@ -13,7 +13,7 @@ import click
 
 from otel_lifecycle._cli.breaches import COLUMNS, SCHEMA_VERSION, Violated, findings
 from otel_lifecycle._cli.commands import options
-from otel_lifecycle._cli.commands.progress import Bar, reading
+from otel_lifecycle._cli.commands.progress import ReadingBar, reading
 from otel_lifecycle._cli.evidence.document import counted
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
@@ -24,7 +24,7 @@ from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import TROUBLE, Tally
+from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
 from otel_lifecycle._cli.text import plural, seconds, text
 
 
@@ -43,7 +43,7 @@ from otel_lifecycle._cli.text import plural, seconds, text
 @click.option("--limit", default=0, help="Stop printing after so many; 0 prints all. They are counted all the same.")
 def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) -> int:
     """Check every request."""
-    tally, counts = Tally(), Counter[str]()
+    tally, counts = ReadingTally(), Counter[str]()
     try:
         with reading(sources, "checking") as bar:
             found = _checked(Reader(sources, tally, progress=bar), shape, tally, counts)
@@ -64,7 +64,7 @@ def check(sources: tuple[str, ...], shape: str, form: str | None, limit: int) ->
     return FOUND if counts["violations"] else OK
 
 
-def _checked(reader: Reader, shape: str, tally: Tally, counts: Counter[str]) -> Iterator[Violated]:
+def _checked(reader: Reader, shape: str, tally: ReadingTally, counts: Counter[str]) -> Iterator[Violated]:
     for item in reader:
         if not isinstance(item, Span) or not is_request(item):
             continue
@@ -95,7 +95,7 @@ def _print_whole(shown: list[Violated], rest: Iterator[Violated], form: str | No
     click.echo(markdown.document(title, [Table(title="", columns=names, rows=tuple(rows), left=6)] if rows else []))
 
 
-def _print(found: Iterator[Violated], form: str | None, limit: int, bar: Bar | None) -> None:
+def _print(found: Iterator[Violated], form: str | None, limit: int, bar: ReadingBar | None) -> None:
     """Print the findings as they come: there may be more of them than fit into memory."""
     out, writer = console(), csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     if form == "csv":
@@ -126,7 +126,7 @@ def _line(finding: Violated) -> str:
     )
 
 
-def _conclude(tally: Tally, counts: Counter[str]) -> None:
+def _conclude(tally: ReadingTally, counts: Counter[str]) -> None:
     out = console()
     requests = plural(counts["requests"], "request")
     told = f"{plural(counts['violations'], 'violation')} in {counts['illegal']:,} of {requests}"

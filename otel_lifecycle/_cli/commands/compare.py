@@ -19,7 +19,7 @@ from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.evidence.conditions import KEYS
-from otel_lifecycle._cli.evidence.workload import Settings
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
@@ -88,7 +88,7 @@ def compare(
     unknown = [name for name in vary if name not in VARIABLE]
     if unknown:
         raise Unusable(f"--vary {unknown[0]}: the conditions are {', '.join(VARIABLE)}")
-    settings = Settings(slo=options.slo_of(slo), shape=shape, sample=sides.SAMPLE)
+    settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape, sample=sides.SAMPLE)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
     differing = differences(one, other)
@@ -125,7 +125,7 @@ def _code(result: Result) -> int:
     return OK
 
 
-def _side(name: str, sources: tuple[str, ...], settings: Settings) -> Side:
+def _side(name: str, sources: tuple[str, ...], settings: WorkloadSettings) -> Side:
     # Each source is one run: several files of one run need a folder or a pattern.
     runs = [read_workload((source,), settings) for source in sources]
     for source, run in zip(sources, runs, strict=True):

@@ -14,7 +14,7 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.problems import Unusable
-from otel_lifecycle._cli.sources.tally import TROUBLE, Tally
+from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
 from otel_lifecycle._cli.table import perfetto
 from otel_lifecycle._cli.table.export import FORMS, write
 from otel_lifecycle._cli.table.rows import rows_of
@@ -52,7 +52,7 @@ def export(sources: tuple[str, ...], form: str, out: str | None, shape: str) -> 
 @contextmanager
 def table_of(sources: tuple[str, ...], shape: str) -> Iterator[RequestTable]:
     """Give the table of some sources; standard error names what could not be read."""
-    tally = Tally()
+    tally = ReadingTally()
     with RequestTable() as table:
         with reading(sources) as bar:
             fill(table, rows_of(sources, tally, shape=shape, progress=bar))

@@ -20,7 +20,7 @@ from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.reader import total_bytes
 
 
-class Bar:
+class ReadingBar:
     """A bar that is shown; called with the number of bytes as they are read."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
@@ -39,7 +39,7 @@ class Bar:
 
 
 @contextmanager
-def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Bar | None]:
+def reading(sources: Iterable[str], what: str = "reading") -> Iterator[ReadingBar | None]:
     """Show how far the sources are read; give None, and show nothing, where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -47,7 +47,7 @@ def reading(sources: Iterable[str], what: str = "reading") -> Iterator[Bar | Non
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total_bytes(sources))
-        yield Bar(progress, task)
+        yield ReadingBar(progress, task)
 
 
 @contextmanager

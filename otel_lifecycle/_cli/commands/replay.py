@@ -21,10 +21,10 @@ from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.workload import Settings, Workload
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 from otel_lifecycle._cli.problems import FOUND, Unusable
 from otel_lifecycle._cli.render.machine import to_json_line
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 EVENTS = (
     "EVENTS is a file (or '-') of JSON Lines or CSV, gzip or zstd too, with an event a line: 'event' (arrive, admit, "
@@ -72,10 +72,10 @@ def replay(
     limit: int,
 ) -> int:
     """Replay event logs."""
-    tally = Tally()
+    tally = ReadingTally()
     # Whole seconds, so that a log's own decimals stay visible in the spans.
     offset = options.time_of(start) if start is not None else time.time_ns() // 10**9 * 10**9
-    settings = Settings(slo=options.slo_of(slo), shape=shape)
+    settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape)
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
     with ExitStack() as stack:
         bar = stack.enter_context(reading(events, "replaying"))

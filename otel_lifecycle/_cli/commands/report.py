@@ -12,14 +12,14 @@ from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
 from otel_lifecycle._cli.evidence.document import Document, report_of
-from otel_lifecycle._cli.evidence.workload import Settings, Workload, gather
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings, gather
 from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
 from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.text import number, plural, share
 
 EXAMPLES = options.examples(
@@ -51,7 +51,7 @@ def report(
     limit: int,
 ) -> int:
     """Report on a workload."""
-    settings = Settings(
+    settings = WorkloadSettings(
         group_by=group_by,
         slo=options.slo_of(slo),
         window=options.window_of(since, until),
@@ -80,9 +80,9 @@ def nothing_found(workload: Workload, sources: tuple[str, ...]) -> int:
     return UNUSABLE
 
 
-def read_workload(sources: tuple[str, ...], settings: Settings) -> Workload:
+def read_workload(sources: tuple[str, ...], settings: WorkloadSettings) -> Workload:
     """Read some sources into a workload, with a progress bar."""
-    tally = Tally()
+    tally = ReadingTally()
     with reading(sources) as advance:
         return gather(Reader(sources, tally, progress=advance), settings, tally)
 

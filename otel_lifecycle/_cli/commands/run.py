@@ -104,9 +104,9 @@ def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
     from otel_lifecycle._cli.commands.report import read_workload, show
     from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
     from otel_lifecycle._cli.evidence.document import report_of
-    from otel_lifecycle._cli.evidence.workload import Settings
+    from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 
-    workload = read_workload((str(saving.path),), Settings(shape=shape))
+    workload = read_workload((str(saving.path),), WorkloadSettings(shape=shape))
     document = report_of(workload, (title,))
     show(document, diagnose(workload, document), None, 10)
     left_out = saving.left_out if isinstance(saving, SpooledMessages) else 0

@@ -14,7 +14,7 @@ from otel_lifecycle._cli.render.machine import to_json
 from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.jaeger_api import is_url
 from otel_lifecycle._cli.sources.reader import kept_pipe
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.trace.anatomy import anatomy
 from otel_lifecycle._cli.trace.find import Found, find, only_request
 
@@ -44,7 +44,7 @@ def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | Non
 
 
 def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
-    tally = Tally()
+    tally = ReadingTally()
     if not sources:
         if not (Path(trace).exists() or is_url(trace) or trace == "-"):
             raise Unusable(f"{trace} is no file; to look for a trace of that name, say where: view {trace} SOURCE")

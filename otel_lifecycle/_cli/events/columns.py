@@ -44,7 +44,7 @@ _LIKE_TIME: Final = re.compile(r"time|stamp|date|clock|(?:^|_)ts(?:_|$)", re.IGN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class EventColumns:
     """The names of the columns as a log has them; ``unit`` is the one that the name of the time column states."""
 
     request: str | None
@@ -58,11 +58,11 @@ class Columns:
         return frozenset({self.request, self.event, self.time, "count", "choice"})
 
 
-def columns_of(names: Iterable[str]) -> Columns:
+def columns_of(names: Iterable[str]) -> EventColumns:
     """Return what the columns of a row mean."""
     known = {name.strip().lower(): name for name in names}
     time, unit = _time_column(known)
-    return Columns(request=_first(known, ID_KEYS), event=_first(known, EVENT_KEYS), time=time, unit=unit)
+    return EventColumns(request=_first(known, ID_KEYS), event=_first(known, EVENT_KEYS), time=time, unit=unit)
 
 
 def _first(known: Mapping[str, str], keys: Iterable[str]) -> str | None:

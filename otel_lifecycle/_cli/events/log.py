@@ -21,7 +21,7 @@ from otel_lifecycle._cli.events.rows import Rows
 from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._cli.sources.framing import BROKEN, unpacked
 from otel_lifecycle._cli.sources.reader import CHUNK, Counted
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.text import shorten
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 
@@ -64,7 +64,7 @@ class LogLine(NamedTuple):
 
 
 def read_logs(
-    sources: Iterable[str], tally: Tally, progress: Callable[[int], None] | None = None, unit: Unit = "s"
+    sources: Iterable[str], tally: ReadingTally, progress: Callable[[int], None] | None = None, unit: Unit = "s"
 ) -> Iterator[Log]:
     """Yield each request of some logs (JSON Lines or CSV, gzip or zstd too) once its events are together.
 
@@ -76,7 +76,7 @@ def read_logs(
         yield from _grouped(LogFile(source, tally, unit).lines(progress), tally)
 
 
-def _grouped(lines: Iterable[LogLine], tally: Tally) -> Iterator[Log]:
+def _grouped(lines: Iterable[LogLine], tally: ReadingTally) -> Iterator[Log]:
     open_: OrderedDict[str | None, Log] = OrderedDict()
     ended: OrderedDict[str | None, Log] = OrderedDict()
     for line in lines:
@@ -101,7 +101,7 @@ def _grouped(lines: Iterable[LogLine], tally: Tally) -> Iterator[Log]:
     yield from open_.values()
 
 
-def _counted(log: Log, line: LogLine, tally: Tally) -> bool:
+def _counted(log: Log, line: LogLine, tally: ReadingTally) -> bool:
     """Add the tokens of a line to those of its request; False, and counted, where these are too many to be held."""
     count = line.event.get("count", 1)
     # Every event costs memory, so any of them counts as at least one.
@@ -116,7 +116,7 @@ def _counted(log: Log, line: LogLine, tally: Tally) -> bool:
 class LogFile:
     """One event log being read: its columns, and the count of what is wrong with it."""
 
-    def __init__(self, source: str, tally: Tally, unit: Unit) -> None:
+    def __init__(self, source: str, tally: ReadingTally, unit: Unit) -> None:
         self._source = source
         self._tally = tally
         self._unit = unit
@@ -194,7 +194,7 @@ def _counts(row: Mapping[str, Any]) -> dict[str, int | None]:
 class Unnamed:
     """Counts the events without an id that belong to more than one request, but are read as one."""
 
-    def __init__(self, source: str, tally: Tally) -> None:
+    def __init__(self, source: str, tally: ReadingTally) -> None:
         self._source = source
         self._tally = tally
         self._arrivals = 0
@@ -219,7 +219,7 @@ class Unnamed:
 class Timeless:
     """Counts the events of a file without a time column: nothing can be measured by them."""
 
-    def __init__(self, source: str, tally: Tally) -> None:
+    def __init__(self, source: str, tally: ReadingTally) -> None:
         self._source = source
         self._tally = tally
         self._pending = 0

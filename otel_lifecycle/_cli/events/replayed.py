@@ -14,9 +14,9 @@ from otel_lifecycle._cli.evidence.timeline import EARLIEST
 from otel_lifecycle._cli.evidence.workload import SHORT
 from otel_lifecycle._cli.requests.foreign import Judged, Replay
 from otel_lifecycle._cli.requests.from_span import request_as_judged
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.believed import MOST
-from otel_lifecycle._cli.sources.spans import Span, SpanEvent
+from otel_lifecycle._cli.sources.spans import ReadEvent, Span
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.metrics import compute_request_metrics
 from otel_lifecycle._core.outcome import classify_request_outcome
@@ -41,7 +41,7 @@ class Replayed:
     metrics: Mapping[str, Any]
     outcome: Mapping[str, Any]
     span: Span
-    request: Request
+    request: SeenRequest
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -136,7 +136,7 @@ def _outcome(report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[s
 
 def _span(log: Log, offset_ns: int) -> Span:
     events = [
-        SpanEvent(
+        ReadEvent(
             event["event"],
             _epoch_ns(event["timestamp"], log.unit, offset_ns),
             {key: event[key] for key in ("count", "choice") if event.get(key) is not None},

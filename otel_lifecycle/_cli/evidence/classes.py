@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 
 CLASS_LENGTH: Final = 4096
 """Input tokens at and above which a context is long."""
@@ -33,7 +33,7 @@ FEW: Final = 20
 """With fewer arrivals no pattern is stated."""
 
 
-def length_class(request: Request, long_context: int) -> str:
+def length_class(request: SeenRequest, long_context: int) -> str:
     """Return the class of a request by the length of its input."""
     if request.input_tokens is None:
         return UNKNOWN

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "model": (semconv.GEN_AI_REQUEST_MODEL,),
@@ -41,7 +41,7 @@ class Conditions:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in KEYS}
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SeenRequest) -> None:
         """Take a request into account; a condition it does not state is not counted."""
         attributes = request.attributes
         for name, keys in KEYS.items():

@@ -10,8 +10,8 @@ from otel_lifecycle._cli.evidence.classes import arrival_pattern, class_name
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, summary
 from otel_lifecycle._cli.evidence.workload import OPEN, SHORT, UNTOLD, Workload
-from otel_lifecycle._cli.requests.model import STAGES, Request
-from otel_lifecycle._cli.sources.tally import TROUBLE, Tally
+from otel_lifecycle._cli.requests.model import STAGES, SeenRequest
+from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
 from otel_lifecycle.semconv import OUTCOMES
 
 Document = dict[str, Any]
@@ -60,7 +60,7 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
     }
 
 
-def counted(tally: Tally) -> list[Document]:
+def counted(tally: ReadingTally) -> list[Document]:
     """Return what was counted while reading, as plain data."""
     return [
         {"kind": kind, "count": number, "meaning": meaning, "places": places}
@@ -119,7 +119,7 @@ def _requests(main: Evidence) -> Document:
     return {"total": main.total, "terminated": main.terminated, **counts}
 
 
-def request_row(request: Request) -> Document:
+def request_row(request: SeenRequest) -> Document:
     """Return what a table says of a single request."""
     return {
         "request": request.attributes.get("inference.request.id"),

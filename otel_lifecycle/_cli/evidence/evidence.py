@@ -13,8 +13,8 @@ from otel_lifecycle._cli.evidence.in_flight import InFlight
 from otel_lifecycle._cli.evidence.interference import InterferenceSums
 from otel_lifecycle._cli.evidence.rows import INDEX, REJECTIONS, SKETCHED, TERMINATED, Row, Sample, row_of
 from otel_lifecycle._cli.evidence.sketch import Floats, Sketch, summary
-from otel_lifecycle._cli.evidence.timeline import EARLIEST, Timeline
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.evidence.timeline import EARLIEST, WorkloadTimeline
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.sources.tally import MAX_NOTES
 from otel_lifecycle._core.slo import WHOLE, Slo
 
@@ -51,7 +51,7 @@ class Evidence:
         self.wrong_clocks = 0
         self.wrong_times: list[tuple[float, float]] = []
         self.conditions = Conditions()
-        self.timeline = Timeline()
+        self.timeline = WorkloadTimeline()
         self.in_flight = InFlight()
         self.interference = InterferenceSums()
         self.sample = Sample(capacity)
@@ -65,7 +65,7 @@ class Evidence:
         self._pending_passing: list[tuple[float, float]] = []
         self._pending_gaps: list[float] = []
 
-    def add(self, request: Request, row: Row | None = None) -> None:
+    def add(self, request: SeenRequest, row: Row | None = None) -> None:
         """Take a request into account; ``row``: its row, where that is known already."""
         self.outcomes[request.outcome] += 1
         if request.outcome != "completed":
@@ -93,7 +93,7 @@ class Evidence:
         if len(self._pending_passing) >= BATCH:
             self.flush()
 
-    def _judge(self, request: Request) -> None:
+    def _judge(self, request: SeenRequest) -> None:
         met = request.slo_met
         if request.outcome not in TERMINATED:
             return
@@ -104,7 +104,7 @@ class Evidence:
             self.slo_judged += 1
             self.slo_met += met
 
-    def _note(self, request: Request) -> None:
+    def _note(self, request: SeenRequest) -> None:
         notes = self.notes
         if request.legal is False:
             notes["illegal"] += 1

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 
 QUEUE: Final = {
     "preprocessing": semconv.QUEUE_BESIDE_PREPROCESSING,
@@ -43,7 +43,7 @@ class InterferenceSums:
         self._culprits: dict[Culprit, float] = defaultdict(float)
         self._victims: Counter[Culprit] = Counter()
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SeenRequest) -> None:
         """Take a request into account."""
         told = request.attributes
         # The processor writes all parts of the split or none; one of them shows that there is a split.
@@ -63,7 +63,7 @@ class InterferenceSums:
         for link in request.links:
             self._blame(link.trace_id, link.span_id, link.attributes)
 
-    def _add_stalls(self, request: Request) -> None:
+    def _add_stalls(self, request: SeenRequest) -> None:
         told = request.attributes
         count = told[semconv.STALL_COUNT]
         self._counts["stalls"] += 1

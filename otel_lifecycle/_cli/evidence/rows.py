@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, Request
+from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, SeenRequest
 
 COLUMNS: Final = (
     "start",
@@ -51,7 +51,7 @@ _BATCH: Final = "inference.request.batch_size"
 _CONCURRENCY: Final = "inference.request.concurrency"
 
 
-def row_of(request: Request) -> Row:
+def row_of(request: SeenRequest) -> Row:
     """Return the row of a request."""
     seconds, itl, attributes, outcome = request.seconds, request.itl, request.attributes, request.outcome
     return (
@@ -81,7 +81,7 @@ def row_of(request: Request) -> Row:
     )
 
 
-def _stall_share(request: Request) -> float:
+def _stall_share(request: SeenRequest) -> float:
     """Return the part of a request's decode time that it was stalled beside prefills of others."""
     stalled, decode = request.attributes.get(_STALL), request.seconds.get("decode_time")
     return _number(stalled) / decode if stalled is not None and decode else _NAN

@@ -35,7 +35,7 @@ EARLIEST: Final = 946_684_800.0
 """The year 2000: an earlier time is a clock that was never set, and would stretch the grid over decades."""
 
 
-class Timeline:
+class WorkloadTimeline:
     """Sums per bin; ``width`` seconds each, the first one beginning at ``start`` (epoch seconds)."""
 
     def __init__(self) -> None:

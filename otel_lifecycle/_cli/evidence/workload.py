@@ -18,10 +18,10 @@ from otel_lifecycle._cli.evidence.evidence import GROUP_SAMPLE, SAMPLE, YEAR, Ev
 from otel_lifecycle._cli.evidence.resources import Resources
 from otel_lifecycle._cli.evidence.rows import row_of
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.spans import Item, Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._core.slo import Slo
 
 # Each group has an own sample and sketches; the rest is grouped as ``_OTHER``.
@@ -57,7 +57,7 @@ SHORT: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class WorkloadSettings:
     """How a workload is gathered.
 
     ``window``: only requests whose end lies in it, in epoch nanoseconds (after start, up to and with end); an end of it
@@ -81,20 +81,20 @@ class Workload:
     disaggregated request, of which only stage times count.  ``classes`` and ``groups`` are parts of ``main``.
     """
 
-    settings: Settings
-    tally: Tally
+    settings: WorkloadSettings
+    tally: ReadingTally
     main: Evidence
     apart: dict[str, Evidence] = field(default_factory=dict)
     roles: dict[str, Evidence] = field(default_factory=dict)
     classes: dict[str, Evidence] = field(default_factory=dict)
     groups: dict[str, Evidence] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
-    abnormal: list[Request] = field(default_factory=list)
+    abnormal: list[SeenRequest] = field(default_factory=list)
     outside_window: int = 0
     _alike: Counter[tuple[str, str | None, str | None]] = field(default_factory=Counter)
-    _slowest: list[tuple[float, int, Request]] = field(default_factory=list)
+    _slowest: list[tuple[float, int, SeenRequest]] = field(default_factory=list)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SeenRequest) -> None:
         """Count a request in the part that it belongs to."""
         window = self.settings.window
         if window is not None and not window[0] < request.end_ns <= window[1]:
@@ -108,14 +108,14 @@ class Workload:
         else:
             self._live(request)
 
-    def _pass_by(self, request: Request, window: tuple[int, int]) -> None:
+    def _pass_by(self, request: SeenRequest, window: tuple[int, int]) -> None:
         """Count a request that ended after the window as in flight up to the window's end."""
         # The limit of a year keeps a wrong clock from stretching the timeline.
         over = window[1] < request.end_ns < window[1] + YEAR * 1e9
         if request.start_ns < window[1] and over and request.role == "whole" and request.traffic == "live":
             self.main.add_passing(request.start_ns * 1e-9, window[1] * 1e-9)
 
-    def _live(self, request: Request) -> None:
+    def _live(self, request: SeenRequest) -> None:
         # Built once and shared by the whole, the class and the group.
         row = row_of(request)
         self.main.add(request, row)
@@ -137,13 +137,13 @@ class Workload:
             parts[name] = Evidence(GROUP_SAMPLE, self.settings.slo, part=True)
         return parts[name]
 
-    def _keep_abnormal(self, request: Request) -> None:
+    def _keep_abnormal(self, request: SeenRequest) -> None:
         kind = (request.outcome, request.failure_stage, request.reason)
         self._alike[kind] += 1
         if self._alike[kind] <= MAX_ALIKE and len(self.abnormal) < MAX_ABNORMAL:
             self.abnormal.append(request)
 
-    def _keep_slow(self, request: Request) -> None:
+    def _keep_slow(self, request: SeenRequest) -> None:
         seconds = request.seconds.get("e2e")
         if seconds is None or request.outcome != "completed":
             return
@@ -155,7 +155,7 @@ class Workload:
             heapq.heapreplace(self._slowest, entry)
 
     @property
-    def slowest(self) -> list[Request]:
+    def slowest(self) -> list[SeenRequest]:
         """The completed requests with the longest E2E, the longest first."""
         return [request for _, _, request in sorted(self._slowest, reverse=True)]
 
@@ -179,7 +179,7 @@ def _far_from_the_rest(times: tuple[float, float]) -> str:
     return f"a request from {start}Z to {end}Z, far from all others; not in the window"
 
 
-def gather(items: Iterable[Item], settings: Settings, tally: Tally) -> Workload:
+def gather(items: Iterable[Item], settings: WorkloadSettings, tally: ReadingTally) -> Workload:
     """Return the workload of some spans and metric points."""
     workload = Workload(settings, tally, Evidence(settings.sample, settings.slo), resources=Resources(settings.window))
     with _no_cycles():

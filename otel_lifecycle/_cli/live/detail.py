@@ -15,7 +15,7 @@ from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
 from otel_lifecycle._cli.live.kept import RunningRequest
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.text import NOTHING, number, seconds, share, text
@@ -28,7 +28,7 @@ REASONS: Mapping[str, str] = {"queue": "held it in the queue", "stall": "stalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class LinkedRequest:
     """A request that delayed this one: for how long, and how."""
 
     trace_id: str
@@ -94,13 +94,13 @@ def _spans(trace: TracesData) -> Iterator[tuple[ProtoSpan, Span]]:
                     yield raw, span
 
 
-def _subtitle(request: Request) -> str:
+def _subtitle(request: SeenRequest) -> str:
     told = [f"trace {request.trace_id}", f"span {request.span_id}"]
     named = request.attributes.get(semconv.REQUEST_ID)
     return " · ".join([*([f"request {text(named)}"] if named is not None else []), *told])
 
 
-def _facts(request: Request) -> Sequence[tuple[str, str]]:
+def _facts(request: SeenRequest) -> Sequence[tuple[str, str]]:
     facts = [(name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))]
     facts += [("E2E", seconds(request.seconds.get("e2e"))), ("tokens in", number(request.input_tokens))]
     facts += [("tokens out", number(request.output_tokens))]
@@ -123,14 +123,14 @@ def _charts(found: Anatomy) -> Iterator[tuple[str, str]]:
         yield "Gaps between tokens", charts.gaps(found)
 
 
-def _neighbours(raw: ProtoSpan) -> Iterator[Neighbour]:
+def _neighbours(raw: ProtoSpan) -> Iterator[LinkedRequest]:
     for link in raw.links:
         own = attributes(link.attributes)
         reason = own.get(semconv.LINK_REASON)
         if reason is None:
             continue
         time = own.get(semconv.LINK_TIME)
-        yield Neighbour(
+        yield LinkedRequest(
             trace_id=link.trace_id.hex(),
             span_id=link.span_id.hex(),
             name=text(own.get(semconv.REQUEST_ID) or link.trace_id.hex()[:12]),

@@ -10,7 +10,7 @@ import orjson
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import findings
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 
 TENANT: Final = ("inference.tenant", "inference.request.tenant", "tenant.id", "enduser.id")
 """Attributes in which servers write the tenant of a request; the first one present counts."""
@@ -63,7 +63,7 @@ class LiveRow:
     packed: bytes
 
 
-def row_of(number: int, request: Request) -> LiveRow:
+def row_of(number: int, request: SeenRequest) -> LiveRow:
     """Return the row of a request; ``number`` is larger than that of every row before."""
     own = request.attributes
     stages = tuple(request.seconds.get(STAGE_METRIC[stage]) for stage in STAGES)
@@ -86,14 +86,14 @@ def row_of(number: int, request: Request) -> LiveRow:
     )
 
 
-def _rules(request: Request) -> list[Rule]:
+def _rules(request: SeenRequest) -> list[Rule]:
     return [
         Rule(kind=one.kind, state=one.state, event=one.event, rule=one.rule, count=one.count)
         for one in findings(request)
     ]
 
 
-def _packed(number: int, request: Request, stages: tuple[float | None, ...], broke: bool) -> bytes:
+def _packed(number: int, request: SeenRequest, stages: tuple[float | None, ...], broke: bool) -> bytes:
     """Return the row as a JSON array, in the order of ``FIELDS`` in live.js; times in milliseconds."""
     own, e2e = request.attributes, request.seconds.get("e2e")
     # Time that no known stage explains is drawn as a piece of its own, never added to a stage.

@@ -12,8 +12,8 @@ from otel_lifecycle._cli.draw import bars, distributions, overtime
 from otel_lifecycle._cli.draw.bars import BarRow, Piece
 from otel_lifecycle._cli.evidence.evidence import Evidence
 from otel_lifecycle._cli.evidence.sketch import GROWTH, SMALLEST, Floats, Sketch
-from otel_lifecycle._cli.evidence.timeline import Timeline
-from otel_lifecycle._cli.requests.model import STAGES, Request
+from otel_lifecycle._cli.evidence.timeline import WorkloadTimeline
+from otel_lifecycle._cli.requests.model import STAGES, SeenRequest
 from otel_lifecycle._cli.text import plural, seconds, shorten, text
 
 BARS: Final = 48
@@ -46,7 +46,7 @@ def _bars(sketch: Sketch) -> tuple[Floats, Floats]:
     return edges, counts
 
 
-def over_time(timeline: Timeline) -> Markup:
+def over_time(timeline: WorkloadTimeline) -> Markup:
     """Mean time in each stage of the requests that arrived then, above how many were in flight."""
     stride = max(1, -(-len(timeline.field("arrivals")) // COLUMNS))
     count = _joined(timeline.field("broken_down"), stride)
@@ -69,7 +69,7 @@ def _joined(field: Floats, stride: int) -> Floats:
     return joined
 
 
-def slowest(requests: Sequence[Request], anchors: Mapping[str, str]) -> Markup:
+def slowest(requests: Sequence[SeenRequest], anchors: Mapping[str, str]) -> Markup:
     """The stages of the slowest requests, from their own arrival on; ``anchors``: span id -> its waterfall."""
     rows = [_slow_row(request, anchors.get(request.span_id)) for request in requests if request.seconds.get("e2e")]
     return bars.legend((stage, stage) for stage in (*STAGES, "other")) + bars.durations(
@@ -77,7 +77,7 @@ def slowest(requests: Sequence[Request], anchors: Mapping[str, str]) -> Markup:
     )
 
 
-def _slow_row(request: Request, anchor: str | None) -> BarRow:
+def _slow_row(request: SeenRequest, anchor: str | None) -> BarRow:
     at, pieces = 0.0, []
     for stage, length in stage_lengths(request):
         tip = f"{stage} {seconds(length)}\nfrom {seconds(at)} to {seconds(at + length)}"
@@ -86,12 +86,12 @@ def _slow_row(request: Request, anchor: str | None) -> BarRow:
     return BarRow(name=short_name(request), figure=seconds(request.seconds["e2e"]), pieces=pieces, href=anchor)
 
 
-def short_name(request: Request) -> str:
+def short_name(request: SeenRequest) -> str:
     """Return what a request is called in a chart: its id, or the beginning of its trace's."""
     return shorten(text(request.attributes.get("inference.request.id") or request.trace_id[:12]), 34)
 
 
-def stage_lengths(request: Request) -> list[tuple[str, float]]:
+def stage_lengths(request: SeenRequest) -> list[tuple[str, float]]:
     """Return (stage or ``other``, seconds) along a request; what no stage accounts for is ``other``."""
     keys = (
         ("queue", "queue_wait"),

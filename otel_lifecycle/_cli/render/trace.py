@@ -16,7 +16,7 @@ from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import show_tables
 from otel_lifecycle._cli.requests.from_span import token_offsets
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
@@ -154,13 +154,13 @@ def stalls(found: Anatomy) -> Table:
     return Table(title="Stalls", columns=("after token", "at", "gap"), rows=tuple(rows), left=0)
 
 
-def violations(request: Request) -> Table:
+def violations(request: SeenRequest) -> Table:
     """What was illegal."""
     rows = [(text(one.kind), text(one.event), text(one.state), text(one.rule)) for one in findings(request)]
     return Table(title="Violations", columns=("kind", "event", "state", "rule"), rows=tuple(rows), left=4)
 
 
-def attributes(request: Request) -> Table:
+def attributes(request: SeenRequest) -> Table:
     """All attributes of the span."""
     rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(request.attributes.items())]
     return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2)
@@ -200,7 +200,7 @@ def page(found: Anatomy) -> str:
     )
 
 
-def _tiles(request: Request) -> list[tuple[str, str]]:
+def _tiles(request: SeenRequest) -> list[tuple[str, str]]:
     found = [
         (name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
     ]
@@ -226,7 +226,7 @@ def _warnings(found: Anatomy) -> list[str]:
     return told
 
 
-def latencies(request: Request) -> Table:
+def latencies(request: SeenRequest) -> Table:
     """Gaps between its tokens, as its own process summarised them."""
     names = (("p50", "median gap"), ("p95", "p95 gap"), ("p99", "p99 gap"), ("max", "longest gap"))
     rows = [(name, seconds(request.itl[key])) for key, name in names if key in request.itl]

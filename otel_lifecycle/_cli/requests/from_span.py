@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
-from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, Request
+from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, SeenRequest
 from otel_lifecycle._cli.sources.believed import lost_outcome
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
@@ -43,7 +43,7 @@ def is_request(span: Span) -> bool:
     return semconv.OUTCOME in span.attributes or (bool(span.events) and (is_foreign(span) or lost_outcome(span)))
 
 
-def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> Request:
+def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> SeenRequest:
     """Return the request of a span for which :func:`is_request` holds.
 
     ``shape`` and ``threshold`` are for foreign spans, which need not say either.
@@ -72,15 +72,15 @@ _OWN: Final = frozenset(
 """What only the process knew: its span keeps neither single tokens nor illegal events."""
 
 
-def request_as_judged(span: Span, judged: Judged) -> Request:
+def request_as_judged(span: Span, judged: Judged) -> SeenRequest:
     """Return the request of a judged span."""
     made = _request(span, {**span.attributes, **judged.attributes}, judged.breaches, judged.gaps)
     return replace(made, wasted=judged.wasted) if judged.wasted else made
 
 
-def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], gaps: tuple[float, ...]) -> Request:
+def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], gaps: tuple[float, ...]) -> SeenRequest:
     arrival = _arrival(span)
-    return Request(
+    return SeenRequest(
         trace_id=span.trace_id,
         span_id=span.span_id,
         name=span.name,

@@ -40,7 +40,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SeenRequest:
     """One request.
 
     ``attributes`` are those of the span over those of its resource.  ``seconds``: the durations that are known.

@@ -6,7 +6,7 @@ from operator import sub
 from typing import NamedTuple
 
 from otel_lifecycle._cli.requests.from_span import token_offsets
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.stalls import limit, usual_gap
 
@@ -19,7 +19,7 @@ class TokenStall(NamedTuple):
     length: float
 
 
-def token_times(request: Request, span: Span) -> list[float]:
+def token_times(request: SeenRequest, span: Span) -> list[float]:
     """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
     told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
     # Events hold nanoseconds; packed offsets are cut to microseconds.

@@ -6,13 +6,13 @@ from typing import Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 SKEW_NS: Final = 1_000_000
 """An event may lie a millisecond outside its span: clocks are read one after the other."""
 
 
-def note_troubles(span: Span, tally: Tally) -> None:
+def note_troubles(span: Span, tally: ReadingTally) -> None:
     """Count what limits removed from a span, and clocks in it that disagree."""
     tally.add("events_dropped", number=span.dropped_events)
     tally.add("attributes_dropped", number=span.dropped_attributes)

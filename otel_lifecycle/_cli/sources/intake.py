@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.sources.believed import doubtful, lost_outcome, sound, without
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Intake:
     """
 
     source: str
-    tally: Tally
+    tally: ReadingTally
     line: int = 0
     everything: bool = False
     items: list[Item] = field(default_factory=list)

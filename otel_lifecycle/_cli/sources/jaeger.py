@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.otlp_json import MALFORMED, Lost, identifier, instant, int64, parent
-from otel_lifecycle._cli.sources.spans import Span, SpanEvent, SpanLink
+from otel_lifecycle._cli.sources.spans import ReadEvent, Span, SpanLink
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS
 from otel_lifecycle.semconv import STAGE
 
@@ -104,11 +104,11 @@ def _references(raw: Raw) -> tuple[list[str], list[SpanLink]]:
     return parents, links
 
 
-def _log(raw: Raw, lost: Lost) -> SpanEvent:
+def _log(raw: Raw, lost: Lost) -> ReadEvent:
     fields = _tags(raw.get("fields") or (), lost)
     # Jaeger has no event names: OpenTelemetry's translation puts the name into a field.
     name = fields.pop("event", "")
-    return SpanEvent(str(name), instant(int(raw["timestamp"]) * 1000), fields)
+    return ReadEvent(str(name), instant(int(raw["timestamp"]) * 1000), fields)
 
 
 def _tags(items: Iterable[Raw], lost: Lost) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import orjson
 from otel_lifecycle._cli.problems import NoAnswer, Unusable
 from otel_lifecycle._cli.sources.decoders import decoder_of
 from otel_lifecycle._cli.sources.lenient import loads
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 PAGE: Final = 1000
 """Traces asked for at a time; a window that has as many is halved."""
@@ -70,7 +70,7 @@ class Search:
     end: int
 
 
-def fetch(source: str, now_us: int, tally: Tally) -> Iterator[object]:
+def fetch(source: str, now_us: int, tally: ReadingTally) -> Iterator[object]:
     """Yield the answers of a Jaeger's query API, window by window, so that one answer is held at a time.
 
     Further parameters of the address are Jaeger's own (``operation``, ``tags``, ``start`` and ``end`` in microseconds,
@@ -124,7 +124,7 @@ def _number(source: str, asked: dict[str, str], name: str, default: int, scale: 
         raise Unusable(f"{without_credentials(source)}: {name}={raw} is no number of {form}") from error
 
 
-def _windows(search: Search, tally: Tally) -> Iterator[object]:
+def _windows(search: Search, tally: ReadingTally) -> Iterator[object]:
     pending, pages = [(search.start, search.end)], 0
     while pending:
         if pages >= MOST_PAGES:

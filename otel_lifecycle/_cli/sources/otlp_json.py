@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.lenient import whole
-from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, SpanLink, series
+from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, ReadEvent, Span, SpanLink, series
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
 from otel_lifecycle.semconv import STAGE
 
@@ -140,9 +140,9 @@ def span(raw: Raw, resource: Attributes, scope: str = "", intake: Intake | None 
     )
 
 
-def _event(raw: Raw, lost: Lost | None) -> SpanEvent:
+def _event(raw: Raw, lost: Lost | None) -> ReadEvent:
     told = raw.get("attributes")
-    return SpanEvent(
+    return ReadEvent(
         str(raw.get("name") or ""), instant(raw["timeUnixNano"]), attributes(told, lost) if told else _NONE
     )
 

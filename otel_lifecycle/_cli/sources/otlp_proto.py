@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.otlp_json import LATEST
 from otel_lifecycle._cli.sources.repair import repaired
-from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, Span, SpanEvent, SpanLink, series
+from otel_lifecycle._cli.sources.spans import Attributes, MetricPoint, ReadEvent, Span, SpanLink, series
 from otel_lifecycle._cli.sources.wanted import ARRIVE, MARKS, METRICS
 from otel_lifecycle.semconv import STAGE
 
@@ -99,7 +99,7 @@ def span_of(raw: ProtoSpan, resource: Attributes, scope: str) -> Span | None:
     # Unlike JSON, protobuf's fixed64 admits times that no signed clock has.
     if not ids or max(times) >= LATEST:
         return None
-    events = tuple([SpanEvent(event.name, event.time_unix_nano, attributes(event.attributes)) for event in raw.events])
+    events = tuple([ReadEvent(event.name, event.time_unix_nano, attributes(event.attributes)) for event in raw.events])
     links = tuple(
         [SpanLink(link.trace_id.hex(), link.span_id.hex(), attributes(link.attributes)) for link in raw.links]
     )

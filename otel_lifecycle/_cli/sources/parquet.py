@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.problems import NotATrace
-from otel_lifecycle._cli.sources.spans import Span, SpanEvent, SpanLink
+from otel_lifecycle._cli.sources.spans import ReadEvent, Span, SpanLink
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
 
 # DuckDB takes the file by its path: its format needs random access, so a pipe cannot be read.
@@ -73,19 +73,19 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, **own, semconv.VIOLATIONS: len(row.get("violations") or ())}
 
 
-def _events(row: Mapping[str, Any]) -> Iterator[SpanEvent]:
+def _events(row: Mapping[str, Any]) -> Iterator[ReadEvent]:
     """Yield the boundaries, the preemptions, the end and the violations, each at its time."""
     arrival: int = row["arrival_ns"]
     for column, event in (*_MARKS.items(), ("first_token_ns", "first_token")):
         if row.get(column) is not None:
-            yield SpanEvent(name=event, time_ns=row[column], attributes={})
+            yield ReadEvent(name=event, time_ns=row[column], attributes={})
     for stage in row.get("stages") or ():
         if stage["stage"] == "preempted":
             # An interruption is stored as seconds after arrival; the attributes hold its exact length.
-            yield SpanEvent(name="preempt", time_ns=arrival + round(stage["start"] * 1e9), attributes={})
-            yield SpanEvent(name="resume", time_ns=arrival + round(stage["end"] * 1e9), attributes={})
+            yield ReadEvent(name="preempt", time_ns=arrival + round(stage["start"] * 1e9), attributes={})
+            yield ReadEvent(name="resume", time_ns=arrival + round(stage["end"] * 1e9), attributes={})
     if row["outcome"] in _TERMINAL:
-        yield SpanEvent(name=_TERMINAL[row["outcome"]], time_ns=row["end_ns"], attributes={})
+        yield ReadEvent(name=_TERMINAL[row["outcome"]], time_ns=row["end_ns"], attributes={})
     for one in row.get("violations") or ():
         told = {
             semconv.VIOLATION_KIND: one["kind"],
@@ -95,7 +95,7 @@ def _events(row: Mapping[str, Any]) -> Iterator[SpanEvent]:
         }
         # A span event needs some time; TIME_KNOWN says whether it means anything.
         time = arrival + round((one["at"] or 0.0) * 1e9)
-        yield SpanEvent(name=semconv.VIOLATION_SPAN_EVENT, time_ns=time, attributes=told)
+        yield ReadEvent(name=semconv.VIOLATION_SPAN_EVENT, time_ns=time, attributes=told)
 
 
 def _links(row: Mapping[str, Any]) -> Iterator[SpanLink]:

@@ -25,7 +25,7 @@ from otel_lifecycle._cli.sources.lenient import loads
 from otel_lifecycle._cli.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.spans import Item, Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 Opener: TypeAlias = Callable[[], IO[bytes]]
 
@@ -46,7 +46,7 @@ class Reader:
     def __init__(
         self,
         sources: Iterable[str],
-        tally: Tally,
+        tally: ReadingTally,
         *,
         everything: bool = False,
         progress: Callable[[int], None] | None = None,

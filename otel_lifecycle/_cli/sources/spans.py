@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 Attributes: TypeAlias = Mapping[str, Any]
 
 
-class SpanEvent(NamedTuple):
+class ReadEvent(NamedTuple):
     """A named instant of a span, in epoch nanoseconds.  A tuple: a file of a million requests has eight million."""
 
     name: str
@@ -41,7 +41,7 @@ class Span:
     end_ns: int
     attributes: Attributes
     resource: Attributes
-    events: tuple[SpanEvent, ...] = ()
+    events: tuple[ReadEvent, ...] = ()
     links: tuple[SpanLink, ...] = ()
     dropped_events: int = 0
     dropped_attributes: int = 0

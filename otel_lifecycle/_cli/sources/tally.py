@@ -41,7 +41,7 @@ TROUBLE: Final = frozenset(MEANING) - {"other_spans", "logs", "other_metrics"}
 
 
 @dataclass(slots=True)
-class Tally:
+class ReadingTally:
     """Counts by kind, and the first places of each.
 
     ``read`` counts what was used: ``files``, ``messages``, ``spans``, ``requests``.

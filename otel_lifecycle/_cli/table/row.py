@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import rule_of
-from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, Request
+from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, SeenRequest
 from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
@@ -22,7 +22,7 @@ _BESIDE: Final = frozenset({semconv.TOKEN_OFFSETS, semconv.VIOLATIONS, semconv.L
 """Attributes that are neither a column by themselves nor kept beside them: other columns say the same."""
 
 
-def row_of(request: Request, span: Span) -> TableRow:
+def row_of(request: SeenRequest, span: Span) -> TableRow:
     """Return the row of a request; columns that are unknown have no entry."""
     row = _of_attributes(request.attributes)
     row.update(
@@ -99,7 +99,7 @@ _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def _add_times(row: TableRow, request: Request) -> None:
+def _add_times(row: TableRow, request: SeenRequest) -> None:
     """Add the boundaries, and the stages between them."""
     times = {"arrival": 0.0}
     for event, offset in request.marks:
@@ -116,14 +116,14 @@ def _add_times(row: TableRow, request: Request) -> None:
         row["stages"] = sorted(stages, key=lambda stage: (stage["start"], stage["stage"] == "preempted", stage["end"]))
 
 
-def _stages(request: Request, times: Mapping[str, float], shape: str) -> Iterator[TableRow]:
+def _stages(request: SeenRequest, times: Mapping[str, float], shape: str) -> Iterator[TableRow]:
     for stage in SHAPES.get(shape, SHAPES["default"]).stages:
         start, end = times.get(stage.entered), times.get(stage.left)
         if start is not None and end is not None and STAGE_METRIC[stage.name] in request.seconds:
             yield {"stage": stage.name, "start": start, "end": end}
 
 
-def _preempted(request: Request) -> Iterator[TableRow]:
+def _preempted(request: SeenRequest) -> Iterator[TableRow]:
     began: float | None = None
     for event, offset in request.marks:
         if event == "preempt":
@@ -134,7 +134,7 @@ def _preempted(request: Request) -> Iterator[TableRow]:
             began = None
 
 
-def _add_lists(row: TableRow, request: Request, span: Span) -> None:
+def _add_lists(row: TableRow, request: SeenRequest, span: Span) -> None:
     tokens = token_times(request, span)
     found = {
         "tokens": tokens,

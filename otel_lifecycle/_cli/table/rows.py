@@ -12,14 +12,14 @@ from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import STDIN, Reader
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.table.row import TableRow, row_of
 
 Progress = Callable[[int], None]
 
 
 def rows_of(
-    sources: Iterable[str], tally: Tally, *, shape: str = "default", progress: Progress | None = None
+    sources: Iterable[str], tally: ReadingTally, *, shape: str = "default", progress: Progress | None = None
 ) -> Iterator[TableRow]:
     """Yield a row per request of some sources.  Raises NotATrace for a file that is neither trace nor event log."""
     # One reader for all sources, so that a span that comes in two files is in the table once.
@@ -35,14 +35,14 @@ def rows_of(
             yield from _of_events(source, shape, tally, progress)
 
 
-def _of_spans(reader: Reader, shape: str, tally: Tally) -> Iterator[TableRow]:
+def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow]:
     for item in reader:
         if isinstance(item, Span) and is_request(item):
             note_troubles(item, tally)
             yield row_of(request_of(item, shape), item)
 
 
-def _of_events(source: str, shape: str, tally: Tally, progress: Progress | None) -> Iterator[TableRow]:
+def _of_events(source: str, shape: str, tally: ReadingTally, progress: Progress | None) -> Iterator[TableRow]:
     """Yield the requests of a log; NotATrace if the file is not a log either."""
     # The origin for logs whose times are no epoch.  Whole seconds keep their decimals readable.
     now = time.time_ns() // 10**9 * 10**9

@@ -22,7 +22,7 @@ TABLE: Final = "requests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column: DuckDB type, unit, and the span attribute that gives its value where one attribute does."""
 
     name: str
@@ -37,35 +37,35 @@ class ColumnGroup:
     """Columns that belong together in the documentation."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
 
-def _text(name: str, meaning: str, attribute: str | None = None) -> Column:
-    return Column(name=name, type="VARCHAR", meaning=meaning, attribute=attribute)
+def _text(name: str, meaning: str, attribute: str | None = None) -> TableColumn:
+    return TableColumn(name=name, type="VARCHAR", meaning=meaning, attribute=attribute)
 
 
-def _flag(name: str, meaning: str, attribute: str | None = None) -> Column:
-    return Column(name=name, type="BOOLEAN", meaning=meaning, attribute=attribute)
+def _flag(name: str, meaning: str, attribute: str | None = None) -> TableColumn:
+    return TableColumn(name=name, type="BOOLEAN", meaning=meaning, attribute=attribute)
 
 
-def _count(name: str, meaning: str, unit: str, attribute: str | None = None) -> Column:
-    return Column(name=name, type="BIGINT", meaning=meaning, unit=unit, attribute=attribute)
+def _count(name: str, meaning: str, unit: str, attribute: str | None = None) -> TableColumn:
+    return TableColumn(name=name, type="BIGINT", meaning=meaning, unit=unit, attribute=attribute)
 
 
-def _seconds(name: str, meaning: str, attribute: str | None = None) -> Column:
-    return Column(name=name, type="DOUBLE", meaning=meaning, unit="s", attribute=attribute)
+def _seconds(name: str, meaning: str, attribute: str | None = None) -> TableColumn:
+    return TableColumn(name=name, type="DOUBLE", meaning=meaning, unit="s", attribute=attribute)
 
 
-def _share(name: str, meaning: str, attribute: str | None = None) -> Column:
-    return Column(name=name, type="DOUBLE", meaning=meaning, unit="1", attribute=attribute)
+def _share(name: str, meaning: str, attribute: str | None = None) -> TableColumn:
+    return TableColumn(name=name, type="DOUBLE", meaning=meaning, unit="1", attribute=attribute)
 
 
-def _instant(name: str, meaning: str) -> Column:
-    return Column(name=name, type="BIGINT", meaning=meaning, unit="ns")
+def _instant(name: str, meaning: str) -> TableColumn:
+    return TableColumn(name=name, type="BIGINT", meaning=meaning, unit="ns")
 
 
-def _list(name: str, fields: str, meaning: str, unit: str = "") -> Column:
-    return Column(name=name, type=f"STRUCT({fields})[]", meaning=meaning, unit=unit)
+def _list(name: str, fields: str, meaning: str, unit: str = "") -> TableColumn:
+    return TableColumn(name=name, type=f"STRUCT({fields})[]", meaning=meaning, unit=unit)
 
 
 GROUPS: Final = (
@@ -79,7 +79,7 @@ GROUPS: Final = (
             _text("name", "name of the span"),
             _text("scope", "instrumentation scope that made the span"),
             _text("source", "file, pipe or address the span was read from"),
-            Column(name="line", type="BIGINT", meaning="line or message of the source, from 1"),
+            TableColumn(name="line", type="BIGINT", meaning="line or message of the source, from 1"),
         ),
     ),
     ColumnGroup(
@@ -91,7 +91,7 @@ GROUPS: Final = (
             _instant("first_token_ns", "`first_token`"),
             _instant("end_ns", "end of the span, never before the arrival"),
             # TIMESTAMP and not TIMESTAMP_NS, for DuckDB's date functions; arrival_ns keeps every digit.
-            Column(name="arrival", type="TIMESTAMP", meaning="arrival in UTC, cut to microseconds"),
+            TableColumn(name="arrival", type="TIMESTAMP", meaning="arrival in UTC, cut to microseconds"),
             _seconds("queue_wait", "arrive to admit", semconv.QUEUE_WAIT),
             _seconds("preprocessing", "admit to input_ready", semconv.PREPROCESSING),
             _seconds("prefill", "input_ready to first_token", semconv.PREFILL),
@@ -157,13 +157,15 @@ GROUPS: Final = (
             _seconds("itl_p95", "95th percentile of the gaps", semconv.ITL_P95),
             _seconds("itl_p99", "99th percentile of the gaps", semconv.ITL_P99),
             _seconds("itl_max", "longest gap", semconv.ITL_MAX),
-            Column(
+            TableColumn(
                 name="tokens",
                 type="DOUBLE[]",
                 unit="s after arrival",
                 meaning="time of each output token, where the span tells it (`token_times=True`, or an event a token)",
             ),
-            Column(name="gaps", type="DOUBLE[]", unit="s", meaning="every single-token gap, where the span tells it"),
+            TableColumn(
+                name="gaps", type="DOUBLE[]", unit="s", meaning="every single-token gap, where the span tells it"
+            ),
         ),
     ),
     ColumnGroup(
@@ -182,14 +184,14 @@ GROUPS: Final = (
             _seconds("stall_prefill", "stall time beside prefill of others", semconv.STALL_PREFILL),
             _seconds("stall_preemption", "stall time in its own preemption", semconv.STALL_PREEMPTION),
             _seconds("stall_unexplained", "the rest of the stall time", semconv.STALL_UNEXPLAINED),
-            Column(
+            TableColumn(
                 name="company_prefill",
                 type="DOUBLE",
                 unit="{request}",
                 meaning="mean number of other running requests during prefill",
                 attribute=semconv.COMPANY_PREFILL,
             ),
-            Column(
+            TableColumn(
                 name="company_decode",
                 type="DOUBLE",
                 unit="{request}",
@@ -233,7 +235,7 @@ GROUPS: Final = (
             _text("shape", "lifecycle shape, where the span names it", semconv.SHAPE),
             _text("service", "service.name of the resource", "service.name"),
             _text("service_version", "service.version of the resource", "service.version"),
-            Column(
+            TableColumn(
                 name="attributes",
                 type="JSON",
                 meaning="all further attributes of the span and its resource; `attributes->>'key'` gives one as text",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.requests.tokens import TokenStall, token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
@@ -52,7 +52,7 @@ class Anatomy:
     skewed: int
 
     @property
-    def request(self) -> Request:
+    def request(self) -> SeenRequest:
         """The request itself."""
         return self.found.request
 
@@ -158,7 +158,7 @@ def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
     )
 
 
-def _from_durations(request: Request, depth: int) -> Iterator[Bar]:
+def _from_durations(request: SeenRequest, depth: int) -> Iterator[Bar]:
     """Yield the stages of a request without stage spans, one after the other."""
     at = 0.0
     for stage in STAGES:

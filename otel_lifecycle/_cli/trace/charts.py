@@ -10,7 +10,7 @@ from markupsafe import Markup
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, bar_rows, durations, legend
 from otel_lifecycle._cli.draw.plot import Plot
 from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, Request
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 
@@ -40,7 +40,7 @@ def _row(bar: Bar) -> BarRow:
     return BarRow(name=name, figure=length, pieces=[piece], depth=bar.depth)
 
 
-def request_waterfall(request: Request) -> Markup:
+def request_waterfall(request: SeenRequest) -> Markup:
     """Return the waterfall of a request without its spans: its stages, one after the other."""
     at, rows = 0.0, []
     for stage in STAGES:
@@ -53,7 +53,7 @@ def request_waterfall(request: Request) -> Markup:
     return durations([_row(whole), *rows], f"waterfall of {text(request.name)}")
 
 
-def shares(request: Request) -> Markup:
+def shares(request: SeenRequest) -> Markup:
     """Return one bar with the share of each stage."""
     at, pieces = 0.0, []
     for stage, part in request.shares.items():

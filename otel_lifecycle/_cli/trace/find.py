@@ -9,10 +9,10 @@ from typing import Final
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import Request
+from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.reader import Opener, Reader
 from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import Tally
+from otel_lifecycle._cli.sources.tally import ReadingTally
 
 # The whole trace is held in memory to build its tree.
 MAX_SPANS: Final = 5000
@@ -26,7 +26,7 @@ SHORTEST: Final = 6
 class Found:
     """A request and every span of its trace, the request's own first span among them."""
 
-    request: Request
+    request: SeenRequest
     span: Span
     spans: Sequence[Span]
     others: int
@@ -36,7 +36,7 @@ def find(
     name: str,
     sources: Sequence[str],
     shape: str,
-    tally: Tally,
+    tally: ReadingTally,
     progress: Callable[[int], None] | None,
     pipe: Opener | None = None,
 ) -> Found:
@@ -51,14 +51,14 @@ def find(
         raise Unusable(f"{name} stands for {len(traces)} traces: {', '.join(sorted(traces)[:5])}")
     if not spans:
         # A tally of its own: the same bytes must not be counted twice in the notes.
-        trace_id = _trace_of(name, Reader(sources, Tally(), pipe=pipe))
+        trace_id = _trace_of(name, Reader(sources, ReadingTally(), pipe=pipe))
         if trace_id is None:
             raise Unusable(f"no trace, span or request {name!r} in {', '.join(sources)}")
         spans = _spans(trace_id, Reader(sources, tally, everything=True, progress=progress, pipe=pipe))
     return _chosen(name, spans, shape)
 
 
-def only_request(sources: Sequence[str], shape: str, tally: Tally, pipe: Opener | None = None) -> Found:
+def only_request(sources: Sequence[str], shape: str, tally: ReadingTally, pipe: Opener | None = None) -> Found:
     """Return the one request that some sources hold; Unusable, with their names, where there are more."""
     names: list[str] = []
     total = 0
