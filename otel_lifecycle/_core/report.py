@@ -102,14 +102,11 @@ def build_report(
         "token_times": None,
         "shape": timeline.shape.name,
         "preempted": _preempted(timeline, apart),
-        "output_tokens": usage if counted is None or chunks is not None or unmarked else counted,
+        "output_tokens": _told_tokens(timeline, counted, usage, doubtful=unmarked or chunks is not None),
         "choices": _choices(timeline, choices, chunked=chunks is not None),
         # Gaps between chunks are no inter-token latency.
         "itl": [] if chunks is not None else _gaps(choices),
     }
-    # A pooling request puts out no tokens; a usage figure there counts something else.
-    if not timeline.shape.streams:
-        report["output_tokens"] = None
     if chunks is not None:
         report["streamed_chunks"] = chunks
     if apart:
@@ -119,6 +116,13 @@ def build_report(
         _list_times(report, _token_times(timeline, apart))
         _list_stays(report, timeline)
     return report
+
+
+def _told_tokens(timeline: Timeline, counted: int | None, usage: int | None, *, doubtful: bool) -> int | None:
+    # A pooling request puts out no tokens; a usage figure there counts something else.
+    if not timeline.shape.streams:
+        return None
+    return usage if counted is None or doubtful else counted
 
 
 def moved(report: Report, offset: Time) -> Report:

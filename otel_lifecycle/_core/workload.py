@@ -43,8 +43,7 @@ def summarize_workload(
     three by linear interpolation.  A mean or quantile of nothing is None.  Times are in the unit of the input.
 
     With ``window=(start, end)``, of the requests whose end lies in it (after start, up to and with end):
-    ``request_throughput`` (completed) and ``token_throughput`` (tokens of all of them) per unit of time.  A window
-    whose end is not after its start is refused.
+    ``request_throughput`` (completed) and ``token_throughput`` (all tokens) per unit of time; refused if it is empty.
     """
     results = list(request_results)
     reports = [report for report, _ in results]

@@ -84,10 +84,7 @@ def compare(
 ) -> int:
     """Compare two sides."""
     gates = [gate_of(text) for text in fail_on]
-    vary = tuple(name.replace("_", " ") for name in vary)
-    unknown = [name for name in vary if name not in VARIABLE]
-    if unknown:
-        raise Unusable(f"--vary {unknown[0]}: the conditions are {', '.join(VARIABLE)}")
+    vary = _conditions(vary)
     settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape, sample=sides.SAMPLE)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
@@ -110,6 +107,14 @@ def compare(
     )
     _show(result, form, html)
     return _code(result)
+
+
+def _conditions(vary: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.replace("_", " ") for name in vary)
+    unknown = [name for name in names if name not in VARIABLE]
+    if unknown:
+        raise Unusable(f"--vary {unknown[0]}: the conditions are {', '.join(VARIABLE)}")
+    return names
 
 
 def _code(result: Result) -> int:
