@@ -115,8 +115,11 @@ def main() -> None:
     data = reader.get_metrics_data()
     for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
         if metric.name == semconv.TRANSITION_VIOLATIONS.name:
-            for point in metric.data.data_points:
-                print(f"  {(point.attributes or {})[semconv.VIOLATION_KIND]!s}: {getattr(point, 'value', 0)}")
+            counts = {
+                (p.attributes or {})[semconv.VIOLATION_KIND]: getattr(p, "value", 0) for p in metric.data.data_points
+            }
+            for kind in sorted(counts, key=str):
+                print(f"  {kind}: {counts[kind]}")
 
 
 if __name__ == "__main__":

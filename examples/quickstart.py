@@ -35,6 +35,6 @@ provider.add_span_processor(LifecycleSpanProcessor(meter_provider=MeterProvider(
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=show)))
 list(ThreadPoolExecutor().map(serve, ["a long prompt " * 20, "short", "short"], [3, 60, 5]))
 if data := reader.get_metrics_data():
-    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
-        count = sum(int(getattr(p, "count", 0) or getattr(p, "value", 0)) for p in metric.data.data_points)
-        print(f"{metric.name:36} counts {count:4}")
+    for metric in sorted(data.resource_metrics[0].scope_metrics[0].metrics, key=lambda metric: metric.name):
+        if count := sum(getattr(p, "count" if metric.unit == "s" else "value", 0) for p in metric.data.data_points):
+            print(f"{metric.name:36} counts {count:4}")

@@ -56,14 +56,17 @@ class SpanEvents:
             self.others += 1
         self.items.append(SpanEvent(name, time, attributes, exact))
 
-    def show_boundary(self, name: str, time: int | None) -> None:
-        """Keep a boundary; one at an unknown time stands where it was noted, and says so."""
+    def show_transition(self, name: str, time: int | None) -> None:
+        """Keep a transition; one at an unknown time stands where it was noted, and says so."""
         if self.unseen:
             return
         if time is None:
             self.show(name, perf_counter_ns(), {semconv.TIME_KNOWN: False}, exact=False)
-        else:
+        elif name in BOUNDARY_EVENTS:
             self.items.append(SpanEvent(name, time, None, True))
+        else:
+            # An engine may interrupt and resume a request without end.
+            self.show(name, time)
 
     def show_violation(self, violation: Violation) -> None:
         """Keep what was wrong, at the time of the call."""

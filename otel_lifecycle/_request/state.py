@@ -206,7 +206,7 @@ class RequestState:
         if explicit and known is not None:
             self._explicit_latest = known
         if event != "token":
-            self.events.show_boundary(event, known)
+            self.events.show_transition(event, known)
             if self.feed is not None:
                 self.feed.move(timeline.state, known)
         if event != "arrive" and event not in TERMINAL_EVENTS:

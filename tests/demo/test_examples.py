@@ -26,16 +26,17 @@ def test_the_quickstart_shows_stages_bottleneck_and_metrics() -> None:
     assert names == ["queue", "preprocessing", "prefill", "decode", "chat"] * 3
     assert lines[4].split()[-1] == "prefill"
     assert [line.replace(" counts ", " ").split() for line in lines[15:]] == [
-        ["inference.stage.duration", "12"],
-        ["inference.requests", "3"],
-        ["inference.request.duration", "3"],
-        ["inference.time_to_first_token", "3"],
-        ["inference.time_per_output_token", "3"],
-        ["inference.inter_token_latency", "65"],
-        ["inference.tokens", "68"],
         ["gen_ai.server.request.duration", "3"],
-        ["gen_ai.server.time_to_first_token", "3"],
         ["gen_ai.server.time_per_output_token", "3"],
+        ["gen_ai.server.time_to_first_token", "3"],
+        ["inference.inter_token_latency", "65"],
+        ["inference.request.duration", "3"],
+        ["inference.requests", "3"],
+        ["inference.servers", "1"],
+        ["inference.stage.duration", "12"],
+        ["inference.time_per_output_token", "3"],
+        ["inference.time_to_first_token", "3"],
+        ["inference.tokens", "68"],
     ]
 
 
@@ -66,9 +67,9 @@ def test_broken_lifecycles_show_every_violation() -> None:
         "  replay: IllegalTransition: 'first_token' while queued",
         "  strict: IllegalTransition: 'complete' while queued",
         "Counted as inference.transition.violations:",
+        "  duplicate_terminal: 2",
+        "  event_after_terminal: 1",
         "  illegal_transition: 2",
         "  missing_terminal: 1",
-        "  event_after_terminal: 1",
-        "  duplicate_terminal: 2",
         "  non_monotonic_time: 1",
     ]

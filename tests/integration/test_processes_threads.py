@@ -186,7 +186,7 @@ def test_trio_deadline(telemetry: Telemetry, deadline: float | None, outcome: st
 
 
 def test_trio_exception_out_of_a_nursery(telemetry: Telemetry) -> None:
-    """An exception group that leaves the block is a failure of its type, and goes on unchanged."""
+    """An exception group whose leaves have one type is a failure of that type, and goes on unchanged."""
 
     async def fail() -> None:
         raise ValueError("secret")
@@ -200,6 +200,4 @@ def test_trio_exception_out_of_a_nursery(telemetry: Telemetry) -> None:
         trio.run(main)
     assert [type(error) for error in caught.value.exceptions] == [ValueError]  # type: ignore[attr-defined]
     attributes = telemetry.span("chat tiny")["attributes"]
-    # Before 3.11 the type comes from a package of its own.
-    assert attributes["inference.outcome"] == "failed"
-    assert str(attributes["error.type"]).rpartition(".")[2] == "ExceptionGroup"
+    assert (attributes["inference.outcome"], attributes["error.type"]) == ("failed", "ValueError")
