@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver
+from otel_lifecycle.semconv import CHOICE
 
 _SEVERITY: Final = {"error": 2, "abort": 1}
 """What the end of one member means for the whole request: the worst one counts, any other is a normal end."""
@@ -94,7 +95,7 @@ class Member:
         if self.group.expected == 1:
             self.group.driver.mark("preempt", at_monotonic_ns=at_monotonic_ns)
         else:
-            self.group.driver.request.event(CHOICE_PREEMPTED, {"inference.choice": self.choice})
+            self.group.driver.request.event(CHOICE_PREEMPTED, {CHOICE: self.choice})
 
     def preempted_so_often(self, evictions: int) -> None:
         """It was evicted so many times in all; the times are not known."""
@@ -104,7 +105,7 @@ class Member:
                 self.group.driver.mark("preempt", at_ns=None)
                 self.group.driver.mark("resume", at_ns=None)
             else:
-                self.group.driver.request.event(CHOICE_PREEMPTED, {"inference.choice": self.choice})
+                self.group.driver.request.event(CHOICE_PREEMPTED, {CHOICE: self.choice})
         self.evictions = max(evictions, self.evictions)
 
 
