@@ -221,12 +221,13 @@ class Configurator:
 """
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["ours", "another-configurator"])
+@pytest.mark.parametrize("other", [False, True], ids=["of-the-distro", "another-configurator"])
 def test_opentelemetry_instrument_needs_no_code(tmp_path: Path, otlp_http: HttpReceiver, other: bool) -> None:
     """The processor is in place, whoever set the providers up; at the end everything has been sent, once."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    environment = {}
+    # The distro exports by gRPC unless told otherwise.
+    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     if other:
         (tmp_path / "other_configurator.py").write_text(OTHER_CONFIGURATOR)
         points = "[opentelemetry_configurator]\nother = other_configurator:Configurator\n"

@@ -198,8 +198,8 @@ def test_figures_of_a_range(make_telemetry: MakeTelemetry) -> None:
         "rate": None,
         "latency": None,
         "bottlenecks": {"mixed": 2},
-        "queue": None,
-        "queue_of": 0,
+        "queue": {"preprocessing": 0.0, "prefill": 0.0, "decode": 0.0, "idle": 0.04},
+        "queue_of": 2,
         "stall": None,
         "stall_of": 0,
         "decode": 0,
@@ -221,7 +221,10 @@ def test_figures_of_a_range(make_telemetry: MakeTelemetry) -> None:
 
 
 def test_what_held_requests_is_summed_by_cause(make_telemetry: MakeTelemetry) -> None:
-    """Queue time and stalled decode time by cause, of the requests that tell; the neighbour is linked."""
+    """Queue time and stalled decode time by cause, of every request that tells; the neighbour is linked.
+
+    The second request waits 20 ms beside nobody, and no token of it stalls.
+    """
     receiver, telemetry = Receiver(Kept()), make_telemetry()
     neighbour = telemetry.tracer().start_span("neighbour")
     reason: dict[str, Any] = {semconv.LINK_REASON: "stall", semconv.LINK_TIME: 0.25, semconv.REQUEST_ID: "long-prompt"}
@@ -240,8 +243,8 @@ def test_what_held_requests_is_summed_by_cause(make_telemetry: MakeTelemetry) ->
     receiver.take("traces", traces(telemetry))
     figures = figures_of(list(receiver.kept.rows.values()), TimeRange(since=0, until=time.time()))
     assert (figures["queue"], figures["queue_of"]) == (
-        {"preprocessing": 0.0, "prefill": 0.5, "decode": 0.0, "idle": 1.5},
-        1,
+        {"preprocessing": 0.0, "prefill": 0.5, "decode": 0.0, "idle": 1.52},
+        2,
     )
     assert (figures["stall"], figures["stall_of"]) == ({"prefill": 0.25, "preemption": 0.0, "unexplained": 0.15}, 1)
     assert figures["decode"] == 2.0
