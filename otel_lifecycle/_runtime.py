@@ -21,16 +21,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from opentelemetry.context import Context, create_key, set_value
 from opentelemetry.trace import SpanContext
 
+from otel_lifecycle._assessor import Assessor, RegisteredRequest
 from otel_lifecycle._clock_offset import ClockOffset
 from otel_lifecycle._core.endings import ENDINGS
 from otel_lifecycle._core.engines import EngineLogs
-from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 
 T = TypeVar("T")
@@ -46,69 +45,6 @@ DROPPED_SLICE: Final = 2
 
 MAX_FOREIGN_SEEN: Final = 4096
 """Foreign spans remembered, so that two processors do not count one twice; both see it within one ``span.end()``."""
-
-
-class Assessor(Protocol):
-    """What a request needs of the processor it belongs to."""
-
-    strict: bool
-    token_times: bool
-    compat: str | None
-    interference: bool
-    survives_fork: bool
-
-    def assess(self, finished: Finished, context: Context | None) -> Verdict:
-        """Judge a finished request and record its metrics; ``context`` is that of its span."""
-
-    def record_violation(self, kind: str, labels: RequestLabels) -> None:
-        """Count a violation that came after the span was closed."""
-
-    def record_wasted(self, tokens: int, labels: RequestLabels, context: Context | None) -> None:
-        """Count tokens produced after the end."""
-
-    def record_lag(self, lag_ns: int, labels: RequestLabels, context: Context | None) -> None:
-        """Record how long after the end the last token was produced."""
-
-    def record_gaps(self, gaps: list[int], labels: RequestLabels, context: Context | None) -> None:
-        """Record gaps (nanoseconds) of a stream that goes on."""
-
-    def record_step(
-        self, kind: str, seconds: float, requests: int, labels: RequestLabels, context: Context | None
-    ) -> None:
-        """Record an iteration of an engine."""
-
-    def record_startup(self, phase: str, seconds: float, model: str | None, context: Context | None) -> None:
-        """Record a cold-start phase."""
-
-    def warn_twice(self) -> None:
-        """Say, once, that a request was seen by two processors."""
-
-
-class RegisteredRequest(Protocol):
-    """What the runtime needs of a request that has not ended."""
-
-    @property
-    def assessor(self) -> Assessor | None:
-        """The processor it belongs to."""
-
-    @property
-    def labels(self) -> RequestLabels:
-        """What its metrics are labelled with."""
-
-    def active(self) -> tuple[str, int | None] | None:
-        """Return its stage on the wire and its age in nanoseconds; None once it has ended."""
-
-    def abandoned(self) -> None:
-        """Its handle is gone: end it, or record what came after its end."""
-
-    def sweep(self, now: int, *, thorough: bool) -> None:
-        """Fold what has grown long; record what came after the end and has settled."""
-
-    def end_by_shutdown(self) -> None:
-        """End it as cancelled, reason ``shutdown``."""
-
-    def disown(self) -> None:
-        """Forget it in a forked child: its parent ends it."""
 
 
 class Claim:

@@ -26,6 +26,7 @@ PUBLIC = [
     "current",
     "engine_step",
     "monotonic",
+    "read_requests",
     "replay_request_events",
     "request",
     "serving",

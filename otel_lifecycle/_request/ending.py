@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from otel_lifecycle import semconv
+from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
@@ -31,7 +32,7 @@ from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tokens_after_end import TokensAfterEnd
-from otel_lifecycle._runtime import Assessor, runtime
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, LifecycleError
 
 

@@ -25,10 +25,10 @@ from otel_lifecycle._request import conditions
 from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.context import handle_in_context
+from otel_lifecycle._request.event_kinds import is_nothing
 from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
 from otel_lifecycle._request.stages import StageBlock, check_stage
-from otel_lifecycle._request.state import is_nothing
 from otel_lifecycle._request.streams import Counter, TokenSource, async_stream, sync_stream
 from otel_lifecycle._request.token_path import TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest

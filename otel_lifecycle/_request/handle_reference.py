@@ -9,8 +9,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
+from otel_lifecycle._assessor import RegisteredRequest
 from otel_lifecycle._request.token_path import TokenPath
-from otel_lifecycle._runtime import RegisteredRequest, runtime
+from otel_lifecycle._runtime import runtime
 
 if TYPE_CHECKING:
     _Reference = weakref.ref[TokenPath]

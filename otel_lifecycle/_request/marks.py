@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.ending import RequestEnding
+from otel_lifecycle._request.event_kinds import NOTES, TOKEN_EVENTS, is_nothing
 from otel_lifecycle._request.one_at_a_time import OneAtATime
-from otel_lifecycle._request.state import NOTES, TOKEN_EVENTS, RequestState, is_nothing
+from otel_lifecycle._request.state import RequestState
 from otel_lifecycle.errors import EventAfterTerminal, LifecycleError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 from otel_lifecycle._core.text import is_a
-from otel_lifecycle._request.state import NOTES
+from otel_lifecycle._request.event_kinds import NOTES
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue

@@ -13,7 +13,7 @@ the handle appends to while the request is in decode.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
@@ -21,31 +21,13 @@ from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape, Stage
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
-from otel_lifecycle._core.values import whole
 from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
+from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError, MissingTerminal
-
-TOKEN_EVENTS: Final = frozenset({"token", "first_token"})
-NOTES: Final = frozenset({"client_disconnected", "delivered", "prefill_chunk"})
-
-RECEIPT_TOLERANCE_NS: Final = 1_000_000
-"""How far a recorded event may lie ahead of its receipt: two readings of one clock in two processes differ by less."""
-
-
-class EngineFeed(Protocol):
-    """What is told of each change of state: the log of the engine that the request competes in."""
-
-    def move(self, state: str, at: int | None) -> None:
-        """The request is in ``state`` since ``at``, a reading of the process's monotonic clock; None: unknown."""
-
-
-def is_nothing(count: object) -> bool:
-    """Return whether a mark of so many tokens is no mark at all."""
-    return whole(count) == 0
 
 
 class RequestState:

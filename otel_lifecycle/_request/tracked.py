@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from opentelemetry.trace import Span
 
 from otel_lifecycle import _propagation
+from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, past
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import EVENTS, Stage
@@ -23,12 +24,13 @@ from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.conditions import RequestConditions, read_text
 from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.engine_seat import take_seat
+from otel_lifecycle._request.event_kinds import NOTES
 from otel_lifecycle._request.facts import RequestFacts, read_attributes
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
 from otel_lifecycle._request.span_writer import SpanWriter
-from otel_lifecycle._request.state import NOTES, RequestState
-from otel_lifecycle._runtime import Assessor, runtime
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 
 T = TypeVar("T")

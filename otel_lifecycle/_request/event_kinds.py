@@ -1,0 +1,25 @@
+"""Kinds of events that are treated in the same way, and the log that each change of state is told to."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from otel_lifecycle._core.values import whole
+
+TOKEN_EVENTS: Final = frozenset({"token", "first_token"})
+NOTES: Final = frozenset({"client_disconnected", "delivered", "prefill_chunk"})
+
+RECEIPT_TOLERANCE_NS: Final = 1_000_000
+"""How far a recorded event may lie ahead of its receipt: two readings of one clock in two processes differ by less."""
+
+
+class EngineFeed(Protocol):
+    """What is told of each change of state: the log of the engine that the request competes in."""
+
+    def move(self, state: str, at: int | None) -> None:
+        """The request is in ``state`` since ``at``, a reading of the process's monotonic clock; None: unknown."""
+
+
+def is_nothing(count: object) -> bool:
+    """Return whether a mark of so many tokens is no mark at all."""
+    return whole(count) == 0
