@@ -6,6 +6,8 @@ EXTRAS ?= dev,test,compare,demo,bench
 
 VENV  := .venv
 BIN   := $(VENV)/bin
+# pip needs many minutes to find versions that agree; uv needs seconds.
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 STAMP := $(VENV)/.installed
 TEST_TIMEOUT := 120
 # Processes that share the quick suite; a file stays in one, because its fixtures may be servers.
@@ -32,7 +34,8 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; name it by PYTHON=")'
 	@test -f $@ || $(PYTHON) -m venv --clear $(VENV)
 	@rm -f $@
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(INSTALL) --editable '.[$(EXTRAS)]'
 	@printf '%s %s\n' '$(CURDIR)' '$(EXTRAS)' > $@
 
 .PHONY: test
@@ -62,7 +65,7 @@ test-demo: $(STAMP) ## the tests that serve the real model
 # The engines that take long to install: llama-cpp-python compiles for some six minutes, once.
 ENGINES := $(VENV)/.engines
 $(ENGINES): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[litserve,llama-cpp-python]'
+	$(INSTALL) --editable '.[litserve,llama-cpp-python]'
 	@touch $@
 
 .PHONY: test-slow
@@ -80,7 +83,7 @@ bench: $(STAMP) ## what a request and a token cost
 
 DOCS := $(VENV)/.docs
 $(DOCS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 .PHONY: docs
@@ -92,7 +95,7 @@ docs: $(DOCS) ## build the documentation site into site/
 release-check: $(STAMP) ## build wheel and sdist, check them, and try each in a fresh environment
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist . >/dev/null
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check twine
+	$(INSTALL) twine
 	$(BIN)/twine check --strict dist/*
 	for one in dist/*.whl dist/*.tar.gz; do \
 	  rm -rf build/release && $(PYTHON) -m venv build/release \
