@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_lifecycle._cli.sources.framing import messages
@@ -132,6 +134,19 @@ def test_metrics_beside_the_spans_are_read(made: Server, tmp_path: Path) -> None
     assert told["inference.inter_token_latency"][0] == 4
     assert told["inference.inter_token_latency"][1] == pytest.approx(0.1 + 0.1 + 0.3 + 0.1)
     assert tally.counts["other_metrics"] > 0
+
+
+@pytest.mark.parametrize("text", [b"tiny-llm", b"tiny\xffllm"], ids=["sound", "broken"])
+def test_metrics_in_protobuf_are_what_they_are_in_json(made: Server, text: bytes, tmp_path: Path) -> None:
+    """Also with a text that is not UTF-8: the parser of spans refuses either, and no repair makes spans of them."""
+    line = made.metrics_line()
+    assert b"tiny-llm" in line
+    message = ParseDict(json.loads(line), MetricsData()).SerializeToString()
+    (tmp_path / "metrics.json").write_bytes(line.replace(b"tiny-llm", text))
+    (tmp_path / "metrics.pb").write_bytes(message.replace(b"tiny-llm", text))
+    (plain, told), (items, tally) = (read(tmp_path / f"metrics.{form}") for form in ("json", "pb"))
+    assert items == plain != []
+    assert tally.counts == told.counts
 
 
 def test_everything_gives_the_spans_of_all_libraries(made: Server, tmp_path: Path) -> None:

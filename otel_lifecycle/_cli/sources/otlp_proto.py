@@ -28,29 +28,35 @@ ID_BYTES: Final = (16, 8)
 
 def decode(message: bytes, intake: Intake) -> bool:
     """Put every wanted span and metric point of a message into the intake; False if it is no OTLP message."""
-    traces = _parse(TracesData, message)
-    if traces is not None and _has_spans(traces):
-        _traces(traces, intake)
-        return True
-    # None means that the parser refused the message, which one text that is not UTF-8 is enough for.
-    if traces is None and (mended := repaired(message)) is not None:
-        return decode(mended, intake)
-    metrics = _parse(MetricsData, message)
-    if metrics is not None and _has_metrics(metrics):
-        _metrics(metrics, intake)
-        return True
+    shaped = False
+    # As it stands first, and as either signal: the repair of one finds broken texts in the sound bytes of the other.
+    for parse in (_parse, _parse_repaired):
+        traces = parse(TracesData, message)
+        if _has_spans(traces):
+            _traces(traces, intake)
+            return True
+        metrics = parse(MetricsData, message)
+        if _has_metrics(metrics):
+            _metrics(metrics, intake)
+            return True
+        shaped |= bool(traces.resource_spans)
     # The outer shape fits and neither signal is in it: logs, profiles or an empty batch.
-    if traces is not None and traces.resource_spans:
+    if shaped:
         intake.tally.add("logs")
-        return True
-    return False
+    return shaped
 
 
 def _parse(kind: Any, message: bytes) -> Any:
+    """Return the message as a kind of batch; an empty batch if the parser refuses it."""
     try:
         return kind.FromString(message)
     except DecodeError:
-        return None
+        return kind()
+
+
+def _parse_repaired(kind: Any, message: bytes) -> Any:
+    """Return the message with valid texts; one text that is not UTF-8 is enough for the parser to refuse it."""
+    return _parse(kind, repaired(kind.DESCRIPTOR.full_name, message) or b"")
 
 
 def _has_spans(traces: TracesData) -> bool:
@@ -63,7 +69,9 @@ def _has_spans(traces: TracesData) -> bool:
 
 
 def _has_metrics(metrics: MetricsData) -> bool:
-    return any(scope.metrics for batch in metrics.resource_metrics for scope in batch.scope_metrics)
+    """Whether a metric has a name: a log record decodes to one without."""
+    found = (metric for batch in metrics.resource_metrics for scope in batch.scope_metrics for metric in scope.metrics)
+    return any(metric.name for metric in found)
 
 
 def _traces(traces: TracesData, intake: Intake) -> None:

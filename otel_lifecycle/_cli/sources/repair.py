@@ -16,17 +16,14 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 
-def repaired(message: bytes) -> bytes | None:
-    """Return a batch of spans or metrics with valid texts; None if something else is wrong with it."""
-    for name in ("opentelemetry.proto.trace.v1.TracesData", "opentelemetry.proto.metrics.v1.MetricsData"):
-        kind, texts = _tolerant(name)
-        try:
-            found = kind.FromString(message)
-        except DecodeError:
-            continue
-        if _mend(found, texts):
-            return bytes(found.SerializeToString())
-    return None
+def repaired(name: str, message: bytes) -> bytes | None:
+    """Return a batch of the kind with this full name with valid texts; None if something else is wrong with it."""
+    kind, texts = _tolerant(name)
+    try:
+        found = kind.FromString(message)
+    except DecodeError:
+        return None
+    return bytes(found.SerializeToString()) if _mend(found, texts) else None
 
 
 @functools.cache
