@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
@@ -22,6 +23,7 @@ from tests.stack.programs import LOOPBACK, Running
 pytestmark = pytest.mark.stack
 
 REQUESTS = 400
+BATCH = 400
 
 
 def send(running: Running) -> None:
@@ -33,8 +35,9 @@ def send(running: Running) -> None:
             end = ("cancel" if number % 40 == 0 else "complete", tokens[-1] + 0.1)
             serve(process, (0.2, 0.3, 1.0), tokens, end, start=number / 2, input_tokens=number)
         spans = OTLPSpanExporter(endpoint, insecure=True)
-        spans.export(process.spans[: REQUESTS * 2])
-        spans.export(process.spans[REQUESTS * 2 :])
+        # A rotated file refuses a batch that is larger than the 1 MB at which it is rotated.
+        for first in range(0, len(process.spans), BATCH):
+            assert spans.export(process.spans[first : first + BATCH]) is SpanExportResult.SUCCESS
         spans.shutdown()
         if running.name == "collector":
             metrics = OTLPMetricExporter(endpoint, insecure=True)
@@ -55,6 +58,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         send(running)
     finally:
         running.stop()
+    assert len(list((folder / "rotated").iterdir())) > 1
     return folder
 
 
