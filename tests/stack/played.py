@@ -109,9 +109,15 @@ class Run:
 
 def reported(*arguments: str) -> Any:
     """Run ``report`` as a person does, and return the JSON that it prints."""
-    done = subprocess.run([COMMAND, "report", *arguments, "--json"], capture_output=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr.decode()
+    done = ran(*arguments)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``report`` as a person does, for JSON, and return how it ended."""
+    command = [str(COMMAND), "report", *arguments, "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import pytest
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR
+from otel_lifecycle._cli.problems import UNUSABLE
 from tests.stack.backends import eventually
 from tests.stack.conftest import Stack
 from tests.stack.figures import (
@@ -34,7 +35,7 @@ from tests.stack.figures import (
     prometheus_name,
     told,
 )
-from tests.stack.played import Replica, Run, Samples, played, reported
+from tests.stack.played import Replica, Run, Samples, played, ran, reported
 
 HELD: Final = 2
 REPLICAS: Final = {
@@ -295,8 +296,11 @@ def test_rules_agree_on_what_the_report_has_of_the_whole_only(run: Run) -> None:
 
 
 def test_another_window_has_nothing_of_the_run(run: Run) -> None:
-    """Neither of its requests nor of what only its metrics tell."""
-    document = run.report("all", "--from", str(run.at), "--to", str(run.at + WINDOW_S))
+    """Neither of its requests nor of what only its metrics tell; the exit code says so, too."""
+    done = ran(*run.files("all"), "--from", str(run.at), "--to", str(run.at + WINDOW_S))
+    assert done.returncode == UNUSABLE
+    assert "nothing to report: no request in" in done.stderr
+    document = json.loads(done.stdout)
     counts = ["requests/total", "latency/itl/count", "output/wasted_tokens"]
     assert {path: told(document, path) for path in counts} == dict.fromkeys(counts, 0)
     assert (document["output"]["cancel_lag"], document["resources"]) == (None, [])
