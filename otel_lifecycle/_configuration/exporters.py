@@ -51,7 +51,12 @@ class ProcessSpans(SpanExporter):
         if self._default_endpoint is not None and not self._default_endpoint.answers():
             # It has said so, with the remedy; a second line about lost spans would only bury that.
             return SpanExportResult.FAILURE
-        result = self._exporter.export(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:  # noqa: BLE001  # whatever an exporter raises is a failed export
+            # The HTTP exporter of the SDK 1.31 raises a refused connection; the SDK would log its whole traceback.
+            logger.debug("the exporter raised %s", type(error).__name__, exc_info=True)
+            result = SpanExportResult.FAILURE
         self._tell(result is SpanExportResult.SUCCESS, len(spans))
         return result
 
