@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 
 from otel_lifecycle._cli.commands import options
+from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
@@ -18,13 +20,14 @@ from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
-from otel_lifecycle._cli.sources.reader import Reader
+from otel_lifecycle._cli.sources.reader import STDIN, Reader
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.text import number, plural, share
 
 EXAMPLES = options.examples(
     "otel-lifecycle report traces.json",
     "otel-lifecycle report traces/ --slo ttft=0.5,e2e=30 --html report.html",
+    "otel-lifecycle report --follow run.jsonl",
     "otel-lifecycle report 'http://localhost:16686?service=tiny-llm&lookback=600'",
 )
 
@@ -38,6 +41,7 @@ EXAMPLES = options.examples(
 @click.option("--group-by", metavar="KEY", help="The same by an attribute: model, backend, outcome, any key.")
 @click.option("--long-context", default=CLASS_LENGTH, show_default=True, help="Input tokens that make a context long.")
 @options.limit_option
+@click.option("--follow", "following", is_flag=True, help="Print it again whenever SOURCE has changed, until Ctrl-C.")
 def report(
     sources: tuple[str, ...],
     form: str | None,
@@ -49,6 +53,7 @@ def report(
     group_by: str | None,
     long_context: int,
     limit: int,
+    following: bool,
 ) -> int:
     """Report on a workload."""
     settings = WorkloadSettings(
@@ -58,6 +63,18 @@ def report(
         long_context=long_context,
         shape=shape,
     )
+    once = partial(report_once, sources, settings, form, html, limit)
+    if not following:
+        return once()
+    if STDIN in sources or form is not None:
+        raise click.UsageError("--follow needs files and prints text: no '-', --json, --csv, --markdown or --junit")
+    return follow(sources, once)
+
+
+def report_once(
+    sources: tuple[str, ...], settings: WorkloadSettings, form: str | None, html: str | None, limit: int
+) -> int:
+    """Read the sources, print the report, and return the exit code."""
     workload = read_workload(sources, settings)
     document = report_of(workload, sources)
     diagnosis = diagnose(workload, document)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
@@ -201,17 +201,22 @@ def _files(source: str) -> list[tuple[str, Opener]]:
     """Return the name of every file that a source means, and how to open it."""
     if source == STDIN:
         return [("standard input", lambda: sys.stdin.buffer)]
+    found = _paths(source)
+    if not found:
+        raise Unusable(f"{source}: the folder is empty")
+    return [(str(path), _opener(path)) for path in found]
+
+
+def _paths(source: str) -> list[Path]:
+    """Return the path of every file that a source means; a name that matches nothing stands for itself."""
     path = Path(source)
     if path.is_dir():
         # Sorted, because rotated files are named by time; hidden files are those that editors and rsync leave.
-        found = sorted(item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
-        if not found:
-            raise Unusable(f"{source}: the folder is empty")
-        return [(str(item), _opener(item)) for item in found]
+        return sorted(item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
     # A file whose name has brackets is that file, not a pattern.
     if not path.exists() and (matches := sorted(glob.glob(source))):  # noqa: PTH207 - a pattern may be absolute
-        return [(match, _opener(Path(match))) for match in matches]
-    return [(source, _opener(path))]
+        return [Path(match) for match in matches]
+    return [path]
 
 
 def _opener(path: Path) -> Opener:
@@ -230,6 +235,22 @@ def total_bytes(sources: Iterable[str]) -> int | None:
                 return None
             total += path.stat().st_size
     return total
+
+
+def snapshot(sources: Iterable[str]) -> frozenset[tuple[str, int, int]]:
+    """Return name, size and time of change of every file there is; two that differ say that there is more to read."""
+    found = set()
+    for source in sources:
+        # A backend does not say whether it has more: each look at it counts as a change.
+        if jaeger_api.is_url(source):
+            found.add((source, 0, time.monotonic_ns()))
+            continue
+        for path in _paths(source):
+            # A file may be rotated away between the listing and here.
+            with suppress(OSError):
+                status = path.stat()
+                found.add((str(path), status.st_size, status.st_mtime_ns))
+    return frozenset(found)
 
 
 class Counted(io.RawIOBase):
