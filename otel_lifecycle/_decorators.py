@@ -10,30 +10,46 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import MethodType
-from typing import Any, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from opentelemetry.context import Context, get_current
 
-from otel_lifecycle import driver
+from otel_lifecycle import _propagation, driver
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._core.text import shown
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.conditions import check_names, check_role, given
+from otel_lifecycle._request.handle import tracked_of
 from otel_lifecycle._request.streams import Counter, StreamSource, async_stream
 from otel_lifecycle.driver import Driver
-from otel_lifecycle.errors import ConfigurationError
+from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+ReadCall: TypeAlias = Callable[..., "Mapping[str, Any] | None"]
+"""From the arguments of a call to what its request is opened with."""
+
+# What request() takes besides conditions, and a call can say. The shape is that of the function, not of a call.
+OF_A_CALL: Final = frozenset({"parent", "arrived_at_ns", "previous"})
+
+
+class _Call(NamedTuple):
+    """One call of a traced function: when and in which context it was made, and its arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    started: Anchor | None = None
+    context: Context | None = None
 
 
 class _Opener:
     """What ``traced`` was given, checked once: how each call's request is opened."""
 
-    __slots__ = ("_options", "_values", "tokens")
+    __slots__ = ("_options", "_read_call", "_values", "tokens")
 
-    def __init__(self, tokens: Counter | None, arguments: dict[str, Any]) -> None:
+    def __init__(self, tokens: Counter | None, call: ReadCall | None, arguments: dict[str, Any]) -> None:
         self.tokens = tokens
         self._options = {
             "shape": get_shape(arguments.pop("shape", "default")).name,
@@ -41,13 +57,43 @@ class _Opener:
             "previous": arguments.pop("previous", None),
             "tracer_provider": arguments.pop("tracer_provider", None),
         }
+        if call is not None and not callable(call):
+            raise ConfigurationError(f"call is {shown(call)}; it takes the arguments of a call and returns a mapping")
+        self._read_call = call
         check_role(arguments.get("role", "whole"))
         check_names(arguments)
         self._values = given(arguments)
 
-    def open(self, started: Anchor | None = None, parent: Context | None = None) -> Driver:
-        """Open the request of a call that began at ``started`` in the context ``parent``; join the current one."""
-        return driver.begin(self._values, **self._options, started=started, parent=parent)
+    def open(self, call: _Call) -> Driver:
+        """Open the request of a call; join the one that is current."""
+        told, fault = self._told(call)
+        options = {**self._options, **{name: told[name] for name in OF_A_CALL & told.keys()}}
+        options["parent"] = call.context
+        if "parent" in told:
+            base = get_current() if call.context is None else call.context
+            options["parent"] = _propagation.parent_context(told["parent"], base)
+        values = {**self._values, **{name: value for name, value in told.items() if name not in OF_A_CALL}}
+        drive = driver.begin(values, **options, started=call.started)
+        tracked = tracked_of(drive.request)
+        if fault is not None and tracked is not None:
+            tracked.violate(InvalidValue(fault, state=tracked.state.name, event="call"))
+        return drive
+
+    def _told(self, call: _Call) -> tuple[dict[str, Any], str | None]:
+        """Return what the arguments of a call say of its request, and what was wrong with reading them."""
+        if self._read_call is None:
+            return {}, None
+        try:
+            told = self._read_call(*call.args, **call.kwargs)
+            if told is None:
+                return {}, None
+            if not is_a(told, Mapping):
+                return {}, f"call returned a {type(told).__name__}; it must be a mapping or None"
+            # None is unset here too; a time of arrival is the exception, where None means unknown.
+            items = {str.__str__(name): value for name, value in told.items() if is_a(name, str)}
+        except Exception as error:  # noqa: BLE001  # the function must run, whatever is wrong with reading its arguments
+            return {}, f"call raised {type(error).__name__}"
+        return {name: value for name, value in items.items() if value is not None or name == "arrived_at_ns"}, None
 
 
 @overload
@@ -56,11 +102,14 @@ def traced(function: Function, /) -> Function: ...
 def traced(
     *,
     tokens: Counter | None = None,
+    call: ReadCall | None = None,
     arrived_at_ns: AtNs = NOW,
     shape: str = "default",
     **arguments: Any,
 ) -> Callable[[Function], Function]: ...
-def traced(function: Any = None, /, *, tokens: Counter | None = None, **arguments: Any) -> Any:
+def traced(
+    function: Any = None, /, *, tokens: Counter | None = None, call: ReadCall | None = None, **arguments: Any
+) -> Any:
     """Make a function a request, and each item it yields a token.  ``@traced`` and ``@traced(model=..., ...)``.
 
     Takes the arguments of :func:`otel_lifecycle.request`, and ``tokens``: from an item, or from a plain result, to the
@@ -69,10 +118,14 @@ def traced(function: Any = None, /, *, tokens: Counter | None = None, **argument
     ``body_iterator``.  A plain result is ``output(tokens(result))`` if nothing was marked, its count unknown without
     ``tokens``; then the request is complete.
 
+    ``call``: gets the arguments of each call and returns a mapping of what they say: conditions, ``parent`` (headers
+    with the caller's trace), ``arrived_at_ns`` and ``previous``.  They take precedence over the arguments given here.
+    What it raises, or returns instead of a mapping, is an ``invalid_value`` violation; the function runs all the same.
+
     Raises ConfigurationError for an argument, shape or role that does not exist.
     """
     # Checked here: a wrong argument fails when the module is imported, not when a request comes.
-    opener = _Opener(tokens, arguments)
+    opener = _Opener(tokens, call, arguments)
     if function is None:
         return functools.partial(_decorate, opener)
     return _decorate(opener, function)
@@ -91,7 +144,7 @@ def _decorate(opener: _Opener, function: Callable[..., Any]) -> Callable[..., An
 
 def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        drive = opener.open()
+        drive = opener.open(_Call(args, kwargs))
         return drive.returned(drive.run(function, *args, **kwargs), tokens=opener.tokens)
 
     return wrapper
@@ -99,7 +152,7 @@ def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[
 
 def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        drive = opener.open()
+        drive = opener.open(_Call(args, kwargs))
         return drive.returned(await drive.wait(function(*args, **kwargs)), tokens=opener.tokens)
 
     return wrapper
@@ -138,20 +191,20 @@ class _GeneratorFunction:
 
 
 def _around_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    def items(started: Anchor, parent: Context, args: Any, kwargs: Any) -> Generator[Any, Any, Any]:
-        drive = opener.open(started, parent)
-        return (yield from drive.stream(function(*args, **kwargs), tokens=opener.tokens))
+    def items(call: _Call) -> Generator[Any, Any, Any]:
+        drive = opener.open(call)
+        return (yield from drive.stream(function(*call.args, **call.kwargs), tokens=opener.tokens))
 
     # The lambda runs at the call, and reads clock and context there; the body of `items` runs at the first pull.
-    return _GeneratorFunction(function, lambda *args, **kwargs: items(anchor(), get_current(), args, kwargs))
+    return _GeneratorFunction(function, lambda *args, **kwargs: items(_Call(args, kwargs, anchor(), get_current())))
 
 
 def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    def start(started: Anchor, parent: Context, args: Any, kwargs: Any) -> StreamSource:
-        drive = opener.open(started, parent)
-        return drive.source(function(*args, **kwargs), tokens=opener.tokens)
+    def start(call: _Call) -> StreamSource:
+        drive = opener.open(call)
+        return drive.source(function(*call.args, **call.kwargs), tokens=opener.tokens)
 
     return _GeneratorFunction(
         function,
-        lambda *args, **kwargs: async_stream(functools.partial(start, anchor(), get_current(), args, kwargs)),
+        lambda *args, **kwargs: async_stream(functools.partial(start, _Call(args, kwargs, anchor(), get_current()))),
     )
