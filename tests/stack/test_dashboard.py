@@ -67,6 +67,8 @@ def played(stack: Stack) -> Iterator[None]:
             server.play(Script(illegal=True))
             server.play(Script(end="cancel", late=5))
             server.play(WARM_UP, traffic="warmup")
+            with lifecycle.engine_step(prefill=[server.play(Script(end="leave", where="decode"))]):
+                pass
             server.flush()
             time.sleep(1)
 
