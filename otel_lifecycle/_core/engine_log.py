@@ -1,13 +1,15 @@
 """The interval log of one engine: which requests were in which state, and when.
 
-How it works.  Each request has an :class:`~otel_lifecycle._core.engine_slot.EngineSlot`.  A transition is two list
-operations there, and nothing is computed.  When a request ends, :meth:`EngineLog.interference` compares it with every
-slot that overlaps it.  Slots may be fed in any order and at any times: a request that another process reports a minute
+How it works.  Each request has an :class:`~otel_lifecycle._core.engine_slot.EngineSlot`.  A transition is appended
+there, and nothing is computed.  When a request ends, :meth:`EngineLog.interference` enters what the others have
+appended since, and compares it with every slot that overlaps it.  Of a request that was alone nothing is ever entered.
+Slots may be fed in any order and at any times: a request that another process reports a minute
 later has the same stays as one that was marked live.
 
 Threads.  Requests of many threads share a log.  Its lists are changed under an RLock, for a few operations each.  A
 signal handler may change them inside such a change: it leaves its own to the call that it interrupted
-(:meth:`EngineLog._change`).  The slots in them are read without a lock while their owners move them.
+(:meth:`EngineLog._change`), and a split that it asks for is absent.  Owners append to their slots without a lock, and
+slots are read without one while another thread enters what was appended.
 
 Bounds.  A request that has ended is kept while the stays of all of them are below a maximum.  A request that arrived
 before a dropped one ended would miss it; such a request gets no split.
@@ -22,11 +24,11 @@ from operator import attrgetter
 from threading import RLock
 from typing import Final
 
-from otel_lifecycle._core.engine_slot import NEVER, EngineSlot
+from otel_lifecycle._core.engine_slot import ENDED, MAX_SLOT_PIECES, NEVER, EngineSlot
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import Stalls
-from otel_lifecycle._core.who_held import who_held, windows_of
+from otel_lifecycle._core.who_held import undisturbed, who_held, windows_of
 
 MAX_PIECES: Final = 4096
 """Stays of ended requests that a log keeps, about half a megabyte; as many that only ever waited."""
@@ -34,6 +36,9 @@ MAX_PIECES: Final = 4096
 MAX_OTHERS: Final = 1024
 """Requests that one is compared with at its end.  Where more of them ran beside it, the split is absent: it would cost
 the serving thread a millisecond, and no part of it could be told from another."""
+
+RAN_MOVES: Final = 4
+"""From so many transitions on, the end included, a request has run, in every shape."""
 
 _stopped = attrgetter("stopped")
 _queued_from = attrgetter("queued_from")
@@ -53,6 +58,7 @@ class EngineLog:
         "_kept",
         "_left",
         "_lock",
+        "_moved",
         "_open",
         "_queued",
         "_ran",
@@ -66,6 +72,8 @@ class EngineLog:
         self.dropped = 0
         self.dropped_to = -NEVER
         self._open: dict[EngineSlot, None] = {}
+        # Those of the open ones that have appended something since the last look.
+        self._moved: dict[EngineSlot, None] = {}
         # Those of the open ones that ran, or may have; and those that wait, by when they joined the queue.  A jammed
         # queue holds thousands, and the end of a request must not look at each.
         self._ran: dict[EngineSlot, None] = {}
@@ -93,7 +101,7 @@ class EngineLog:
     def adopt(self, slot: EngineSlot) -> None:
         """Add an open request; one that turned out to compete for this engine may have run already."""
         self._open[slot] = None
-        self._change(self._seat, slot)
+        self._moved[slot] = None
 
     def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
         """Change the lists alone: a call that interrupted another one on the same thread leaves its change to that."""
@@ -111,14 +119,34 @@ class EngineLog:
 
     def move(self, slot: EngineSlot, state: str, at: int | None) -> None:
         """Note that a request entered a state; at None it did so at an unknown time."""
-        slot.move(state, at)
-        if slot not in self._ran:
-            self._change(self._seat, slot)
+        moves = slot.moves
+        moves.append((state, at))
+        # In this order: a thread that takes it off between the two lines has seen the move.
+        self._moved[slot] = None
+        if len(moves) > MAX_SLOT_PIECES:
+            self._change(self._settle, slot)
+
+    def _settle(self, slot: EngineSlot) -> None:
+        """Enter what the owner of a slot has appended; it may append meanwhile."""
+        moves = slot.moves
+        while moves:
+            # Taken off first: a signal handler that raises in between must not leave it to be entered twice.
+            slot.enter(*moves.pop(0))
+        self._seat(slot)
+
+    def _settle_open(self) -> None:
+        while self._moved:
+            try:
+                slot, _ = self._moved.popitem()
+            except KeyError:  # A signal handler was first.
+                return
+            self._change(self._settle, slot)
 
     def _seat(self, slot: EngineSlot) -> None:
         """Put an open request where those that end look for it."""
         if slot not in self._open:
             return
+        slot.seated = True
         if slot.began != NEVER or not slot.steady:
             self._leave_queue(slot)
             self._ran[slot] = None
@@ -139,10 +167,16 @@ class EngineLog:
 
         ``apart``: its times are in part another clock's, proven to disagree with ours; none of them can be compared.
         """
-        if apart:
-            # First: nobody may compare itself with a time of the end that is another clock's.
-            slot.doubt(by if slot.arrived is None else slot.arrived, by)
-        slot.end(at, by)
+        if at is None or apart:
+            self._change(self._settle, slot)
+            if apart:
+                # First: nobody may compare itself with a time of the end that is another clock's.
+                slot.doubt(by if slot.arrived is None else slot.arrived, by)
+            slot.end(at, by)
+        else:
+            # First: whoever enters the move below must not see the last stay go on.
+            slot.stopped = at
+            slot.moves.append((ENDED, at))
         self.enter(slot)
 
     def enter(self, slot: EngineSlot) -> None:
@@ -155,14 +189,21 @@ class EngineLog:
 
     def _unseat(self, slot: EngineSlot) -> None:
         self._open.pop(slot, None)
+        self._moved.pop(slot, None)
         self._ran.pop(slot, None)
         self._leave_queue(slot)
 
     def _insert(self, slot: EngineSlot) -> None:
-        self._unseat(slot)
-        if slot.steady and slot.began == NEVER:
-            self._count_waiter(slot)
-            return
+        if slot.seated or len(slot.moves) < RAN_MOVES:
+            self._settle(slot)
+            self._unseat(slot)
+            if slot.steady and slot.began == NEVER:
+                self._count_waiter(slot)
+                return
+        else:
+            # Nobody has looked at it yet, and perhaps nobody will.
+            self._open.pop(slot, None)
+            self._moved.pop(slot, None)
         ended = self._ended
         # Nearly every request ends last; only one that is reported late has to be sorted in.
         if ended and ended[-1].stopped > slot.stopped:
@@ -170,11 +211,12 @@ class EngineLog:
         else:
             ended.append(slot)
         # One more each, or requests without a stay would be kept without end.
-        self._kept += 1 + len(slot.pieces)
+        slot.weight = 1 + len(slot.pieces) + len(slot.moves)
+        self._kept += slot.weight
         while self._kept > MAX_PIECES and len(ended) > 1:
             gone = ended.pop(0)
-            self._kept -= 1 + len(gone.pieces)
-            self.dropped += len(gone.pieces)
+            self._kept -= gone.weight
+            self.dropped += gone.weight - 1
             self.dropped_to = max(self.dropped_to, gone.stopped)
 
     def _count_waiter(self, slot: EngineSlot) -> None:
@@ -193,14 +235,17 @@ class EngineLog:
     def _others(self, own: EngineSlot, since: int) -> list[EngineSlot]:
         """Return every other slot that may have run after ``since``."""
         with self._lock:
+            self._settle_open()
             ended = self._ended
-            # A signal handler that asks in the middle of a change may miss the one request that is being changed.
             found = [*self._ran, *ended[bisect_right(ended, since, key=_stopped) :]]
-        if found and found[-1] is own:
-            # It ended just now, as the last one: nearly always.
-            found.pop()
-        elif own in found:
-            found.remove(own)
+            if found and found[-1] is own:
+                # It ended just now, as the last one: nearly always.
+                found.pop()
+            elif own in found:
+                found.remove(own)
+            for slot in found:
+                if slot.moves:
+                    self._change(self._settle, slot)
         return found
 
     def _still_ahead(self, arrival: int) -> int:
@@ -224,9 +269,28 @@ class EngineLog:
             # Nothing to compare, or what it would be compared with is gone.
             return Interference(stalls=stalls)
         with self._lock:
+            if self._changing:
+                # A signal handler has interrupted a change of this thread: what the lists say is half of it.
+                return Interference(stalls=stalls)
+            if stalls is not None and stalls.intervals:
+                self._change(self._settle, slot)
+            elif self._alone(slot, windows.first):
+                return undisturbed(windows, stalls)
             # Both at once, or one that is admitted in between counts as neither waiting nor running.
             others = self._others(slot, windows.first)
             waiting = 0 if windows.arrival is None else self._still_ahead(windows.arrival)
         if len(others) > MAX_OTHERS:
             return Interference(stalls=stalls)
         return who_held(slot, others, windows, stalls, waiting=waiting, shared=self.shared, full=full)
+
+    def _alone(self, slot: EngineSlot, since: int) -> bool:
+        """Return whether no other request has been there since; False where that takes a longer look."""
+        ended, (_, left) = self._ended, self._left
+        return (
+            not self._open
+            and not self.shared
+            and bool(ended)
+            and ended[-1] is slot
+            and (len(ended) == 1 or ended[-2].stopped <= since)
+            and (not left or left[-1] <= since)
+        )

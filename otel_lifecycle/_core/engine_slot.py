@@ -1,12 +1,13 @@
 """One request in the interval log of its engine: its stays in the states of the lifecycle.
 
-A transition at a known time ends one stay and begins the next; that is all :meth:`EngineSlot.move` does.  Where a time
+A transition at a known time ends one stay and begins the next; that is all :meth:`EngineSlot.enter` does.  Where a time
 is unknown, the stretch between the known times around it is unsure: the request may have run in it, in any stage.
 
-The owner of the request calls ``move`` one at a time.  Other requests read the slot at any moment, between two
-statements of ``move`` included, and without a lock.  So pieces are only appended, ``view`` is replaced as one tuple
-that says how many of them count, and the order of the writes is such that a reader sees the slot as it was before the
-change or as it is after it; what comes into doubt may be in doubt a moment early.
+The owner of a request only appends its transitions to ``moves``; the log enters them when another request asks for
+them, under its lock, and one that nobody overlapped is never entered.  Other requests read the slot at any moment,
+between two statements of ``enter`` included, and without a lock.  So pieces are only appended, ``view`` is replaced as
+one tuple that says how many of them count, and the order of the writes is such that a reader sees the slot as it was
+before the change or as it is after it; what comes into doubt may be in doubt a moment early.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ MAX_SLOT_PIECES: Final = 256
 NEVER: Final = 2**63
 """Later than every time: the end of what has not ended.  Its negative is earlier than every time, which no number near
 0 is: a reading of the clock is negative where somebody gives a time before the machine was started."""
+
+ENDED: Final = "ended"
+"""The last state that a log enters, whatever the request ended as."""
 
 QUEUE: Final = "queue"
 PREEMPTED: Final = "preempted"
@@ -42,11 +46,12 @@ _STAYS_BEFORE_QUEUE: Final[dict[str, str | None]] = {**_STAYS, "preprocessing": 
 class EngineSlot:
     """The stays of one request.
 
-    ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how many of them count, the stage it is in, and
-    since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``: when it joined the queue, first ran, and
-    ended; ``queued``: the log has it among those that wait.  ``steady``: it ran from ``began`` to ``stopped`` without a
-    break and without doubt, so these three say everything about its running.  ``unsure``: stretches in which it may
-    have run.
+    ``moves``: transitions that are not entered yet, the oldest first; ``seated``: whether any was.  ``weight``: what
+    the log counts for it once it has ended.  ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how
+    many of them count, the stage it is in, and since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``:
+    when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``steady``: it
+    ran from ``began`` to ``stopped`` without a break and without doubt, so these three say everything about its
+    running.  ``unsure``: stretches in which it may have run.
     """
 
     __slots__ = (
@@ -54,13 +59,16 @@ class EngineSlot:
         "_stays",
         "arrived",
         "began",
+        "moves",
         "pieces",
         "queued",
         "queued_from",
+        "seated",
         "steady",
         "stopped",
         "unsure",
         "view",
+        "weight",
         "who",
     )
 
@@ -68,6 +76,9 @@ class EngineSlot:
         first = shape == "preprocess_first"
         self.who = who
         self.arrived = at
+        self.moves: list[tuple[str, int | None]] = []
+        self.seated = False
+        self.weight = 0
         self.queued_from = NEVER if first or at is None else at
         self.queued = False
         self.began = self.stopped = NEVER
@@ -79,14 +90,14 @@ class EngineSlot:
         # Of the stretch of unknown times that goes on, or of the last one: since when, and whether it may have run.
         self._doubt: tuple[int | None, bool] = (None, False)
 
-    def move(self, state: str, at: int | None) -> None:
+    def enter(self, state: str, at: int | None) -> None:
         """Enter a state of the lifecycle at a time that may be unknown; the name of an end ends its last stay."""
         count, left, since = self.view
         # States that hold nothing of the engine, the end among them, have no stage.
         stage = self._stays.get(state)
         # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
-            self._move_in_doubt(stage, at)
+            self._enter_in_doubt(stage, at)
             if at is not None and state in TERMINAL_STATES:
                 self.stopped = at
             return
@@ -107,7 +118,7 @@ class EngineSlot:
         elif stage == QUEUE:
             self.queued_from = at
 
-    def _move_in_doubt(self, stage: str | None, at: int | None) -> None:
+    def _enter_in_doubt(self, stage: str | None, at: int | None) -> None:
         count, left, since = self.view
         if count >= MAX_SLOT_PIECES or len(self.unsure) >= MAX_SLOT_PIECES:
             # Too many pieces to keep: its whole life becomes one doubt, which is bounded and never wrong.
@@ -131,11 +142,11 @@ class EngineSlot:
         """End its last stay; ``by``: when it was known to have ended, for an unknown time."""
         if at is None:
             # In doubt before it stops: nobody may take ``by`` for the time of its end.
-            self.move("ended", None)
+            self.enter(ENDED, None)
             at = by
         # First, so that a reader who still finds the last stay going on does not see it go on too long.
         self.stopped = at
-        self.move("ended", at)
+        self.enter(ENDED, at)
 
     def doubt(self, start: int, end: int) -> None:
         """Make everything between two times unsure, and no stay certain any more."""

@@ -116,14 +116,14 @@ def slot_of(report: Report, who: object) -> EngineSlot:
             entered = report.get("output_at")
         # A new slot is in the first state already.
         if stage.entered != "arrival":
-            slot.move(stage.state, entered)
+            slot.enter(stage.state, entered)
         for one in report.get("interruptions", ()):
             if one["state"] == stage.state:
-                slot.move(PREEMPTED, one["start"])
-                slot.move(stage.state, one["end"])
+                slot.enter(PREEMPTED, one["start"])
+                slot.enter(stage.state, one["end"])
     # The report lists the first preemptions only. An unknown time puts the rest of its running in doubt.
     if report.get("interruptions_dropped"):
-        slot.move(PREEMPTED, None)
+        slot.enter(PREEMPTED, None)
     # Without a terminal event it ended no earlier than the last thing known of it.
     last = max(times.values())
     slot.end(times.get("terminal"), last)

@@ -59,6 +59,21 @@ def who_held(
     )
 
 
+def undisturbed(windows: Windows, stalls: Stalls | None) -> Interference:
+    """Return the same for a request without a stall that was alone: :func:`who_held` would find this, for more."""
+    wait, prefill, decode = windows.wait, windows.prefill, windows.decode
+    nobody = None if windows.arrival is None else 0
+    return Interference(
+        ahead=nobody,
+        running=nobody,
+        queue=None if wait is None else QueueSplit(idle=wait[1] - wait[0]),
+        stalls=stalls,
+        stall_split=None if stalls is None else StallSplit(),
+        company_prefill=_mean(0, prefill),
+        company_decode=_mean(0, decode),
+    )
+
+
 def _bounds(shape: Shape) -> tuple[tuple[str, str] | None, ...]:
     stages = {stage.name: (stage.entered, stage.left) for stage in shape.stages}
     return tuple(stages.get(name) for name in ("queue", "prefill", "decode"))

@@ -17,11 +17,15 @@ from otel_lifecycle._core.interference import Interference, QueueSplit
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.who_held import who_held, windows_of
 
 Change = Callable[[EngineLog, EngineSlot], None]
 
 SLOT_CODE = frozenset(function.__code__ for function in vars(EngineSlot).values() if isinstance(function, FunctionType))
-"""What runs without the lock of the log: a switch of threads inside it shows a slot in the middle of a change."""
+"""What changes a slot: a switch of threads inside it shows the slot in the middle of a change."""
+
+OWNER_CODE = SLOT_CODE | {EngineLog.move.__code__, EngineLog.end.__code__}
+"""What the owner of a request runs, in part without the lock of the log."""
 
 
 def waiter(arrival: int, admitted: int, end: int) -> Report:
@@ -109,10 +113,41 @@ def test_neighbour_in_the_middle_of_a_move(change: tuple[Change, Change], wait: 
     slot = log.open("neighbour", "default", 0)
     first(log, slot)
     found = [look(log, report)]
-    at_every_bytecode(SLOT_CODE, lambda: found.append(look(log, report)), lambda: then(log, slot))
+
+    def look_from_another_thread() -> None:
+        # While the lists are changed it waits for the lock.
+        if not log._changing:
+            found.append(look(log, report))
+
+    at_every_bytecode(OWNER_CODE, look_from_another_thread, lambda: then(log, slot))
     after = look(log, report)
     assert len(found) > 20
     allowed = (found[0], replace(found[0], complete=after.complete), after)
+    assert [seen for seen in found if seen not in allowed] == []
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=str)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_neighbour_that_another_thread_enters(change: tuple[Change, Change], wait: tuple[int, int, int]) -> None:
+    """Who has the slots already reads them while a third thread enters a move: before it, after it, or in doubt."""
+    first, then = change
+    log, report = EngineLog(), waiter(*wait)
+    slot = log.open("neighbour", "default", 0)
+    first(log, slot)
+    before = look(log, report)
+    me, windows = EngineSlot("me", "default", wait[0]), windows_of(report)
+    assert windows is not None
+    others, waiting = log._others(me, windows.first), log._still_ahead(wait[0])
+    found: list[Interference] = []
+
+    def read_on() -> None:
+        found.append(who_held(me, others, windows, None, waiting=waiting))
+
+    then(log, slot)
+    at_every_bytecode(SLOT_CODE, read_on, lambda: log._change(log._settle, slot))
+    read_on()
+    after = found[-1]
+    allowed = (before, replace(before, complete=after.complete), after)
     assert [seen for seen in found if seen not in allowed] == []
 
 
