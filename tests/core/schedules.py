@@ -7,7 +7,7 @@ hand, in fractions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 
 TICK = 1_234_567
 """Nanoseconds of a step of the schedule: no share of it is a whole number."""
+
+NOT_YET = 1_000_000 * TICK
+"""Later than anything in a schedule."""
 
 RUNNING = ("preprocessing", "prefill", "decode")
 
@@ -41,6 +44,12 @@ class Scheduled:
     def end(self) -> int:
         """When it ended."""
         return self.moves[-1][1]
+
+    def known(self, moves: int) -> Scheduled:
+        """Return it as one knows it who was told of its first moves only: what it entered last has no end yet."""
+        if moves >= len(self.moves):
+            return self
+        return replace(self, moves=(*self.moves[:moves], ("completed", NOT_YET)))
 
     def state(self, at: int) -> str | None:
         """Return the state it is in from ``at`` on; None before its arrival and after its end."""
