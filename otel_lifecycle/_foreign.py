@@ -126,6 +126,7 @@ def _finished(
             operation=_text(attributes, semconv.GEN_AI_OPERATION_NAME) or "chat",
             provider=_text(attributes, semconv.GEN_AI_PROVIDER_NAME),
             model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
+            tenant=_text(attributes, semconv.TENANT),
         ),
     )
 

@@ -39,7 +39,8 @@ class LifecycleSpanProcessor(SpanProcessor):
     is the bottleneck.  ``slo``: objectives to judge each request by.  ``strict``: a violation raises at the call (for
     tests and development).  ``token_times``: the offset of every token goes onto the span.  ``compat='vllm'``: that
     engine's ``gen_ai.latency.*`` attributes too.  ``interference=False``: does not work out which other requests held
-    one.
+    one.  ``tenant_metrics=True``: metrics carry the tenant, 64 of them, then ``_OTHER``.  ``gen_ai_metrics=False``:
+    leaves the ``gen_ai.server.*`` metrics out, whose figures the ``inference.*`` metrics have, too.
 
     Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
     """
@@ -55,6 +56,8 @@ class LifecycleSpanProcessor(SpanProcessor):
         token_times: bool = False,
         compat: str | None = None,
         interference: bool = True,
+        tenant_metrics: bool = False,
+        gen_ai_metrics: bool = True,
     ) -> None:
         if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
             raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
@@ -64,7 +67,14 @@ class LifecycleSpanProcessor(SpanProcessor):
             raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
         if compat not in COMPAT:
             raise ConfigurationError(f"compat is {compat!r:.80}; it must be None or 'vllm'")
-        for name, flag in (("strict", strict), ("token_times", token_times), ("interference", interference)):
+        flags = {
+            "strict": strict,
+            "token_times": token_times,
+            "interference": interference,
+            "tenant_metrics": tenant_metrics,
+            "gen_ai_metrics": gen_ai_metrics,
+        }
+        for name, flag in flags.items():
             if not isinstance(flag, bool):
                 raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
         # `configure()` sets it: only the providers that it installs are exchanged in a forked child.
@@ -73,13 +83,14 @@ class LifecycleSpanProcessor(SpanProcessor):
         self.token_times = token_times
         self.compat = compat
         self.interference = interference
+        self.gen_ai_metrics = gen_ai_metrics
         self._next = next
         self._threshold = check_threshold(dominance_threshold)
         self._slo = slo
         self._shut_down = False
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
-        self._instruments.attach(self)
+        self._instruments.attach(self, tenants=tenant_metrics)
         runtime().add_processor(self)
 
     # The SDK's side.  These run inside the server's own calls of start_span() and end().
@@ -135,7 +146,7 @@ class LifecycleSpanProcessor(SpanProcessor):
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
-        self._guard("record", self._instruments.finished, finished, verdict, context)
+        self._guard("record", self._instruments.finished, finished, verdict, context, convention=self.gen_ai_metrics)
         return verdict
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
@@ -185,7 +196,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         if first:
             # The span's identity and nothing else, or the exemplar would be whatever is current here.
             context = set_span_in_context(NonRecordingSpan(span.context), Context())
-            self._instruments.finished(finished, verdict, context)
+            self._instruments.finished(finished, verdict, context, convention=self.gen_ai_metrics)
         if self._next is None:
             self._warn("bare", "a foreign lifecycle span gets no attribution: LifecycleSpanProcessor has no next")
             return span

@@ -70,6 +70,9 @@ class Settings:
     interference: bool = True
     culprit_ids: bool = True
     engine_shared: bool = False
+    tenant_metrics: bool = False
+    gen_ai_metrics: bool = True
+    native_histograms: bool = False
     handle_sigterm: bool = True
     shutdown_timeout: float = DEFAULT_SHUTDOWN_S
     resources: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
@@ -106,6 +109,9 @@ def read_settings(
         interference=reader.flag("interference", default=True),
         culprit_ids=reader.flag("culprit_ids", default=True),
         engine_shared=reader.flag("engine_shared"),
+        tenant_metrics=reader.flag("tenant_metrics"),
+        gen_ai_metrics=reader.flag("gen_ai_metrics", default=True),
+        native_histograms=reader.flag("native_histograms"),
         handle_sigterm=reader.flag("handle_sigterm", default=True),
         shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),
         resources=_resources(arguments.get("resources")),

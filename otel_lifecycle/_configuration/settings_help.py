@@ -27,6 +27,9 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {
     "interference": ("true", "work out what held each request"),
     "culprit_ids": ("true", "span links carry the request id of the request they point to"),
     "engine_shared": ("false", "other processes feed the same engine: `idle` and the queue split are absent"),
+    "tenant_metrics": ("false", "metrics carry `inference.request.tenant`: 64 tenants, then `_OTHER`"),
+    "gen_ai_metrics": ("true", "the `gen_ai.server.*` metrics, whose figures the `inference.*` metrics have, too"),
+    "native_histograms": ("false", "exponential histograms, which Prometheus keeps as native ones, instead of buckets"),
     "handle_sigterm": ("true", "send what is left before SIGTERM ends a process that has no handler for it"),
     "shutdown_timeout": ("10", "seconds that `shutdown()` and the interpreter's exit may take"),
 }

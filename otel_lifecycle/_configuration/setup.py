@@ -84,6 +84,9 @@ def configure(
     interference: bool | None = None,
     culprit_ids: bool | None = None,
     engine_shared: bool | None = None,
+    tenant_metrics: bool | None = None,
+    gen_ai_metrics: bool | None = None,
+    native_histograms: bool | None = None,
     shutdown_timeout: float | None = None,
     handle_sigterm: bool | None = None,
     file: str | None = None,
@@ -102,8 +105,10 @@ def configure(
     exporter is named.  ``file_max_mb``: megabytes from which a file is put aside; five are kept.
     ``interference``: work out which other requests held one (the default).  ``culprit_ids``: give their request ids in
     the links to them (the default); they may belong to another tenant.  ``engine_shared``: other processes feed the
-    same engine, so this one cannot know what a request waited for.  Each is also OTEL_LIFECYCLE_<NAME> (the SLO:
-    _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
+    same engine, so this one cannot know what a request waited for.  ``tenant_metrics``: metrics carry the tenant, 64
+    of them, then ``_OTHER``.  ``gen_ai_metrics``: the ``gen_ai.server.*`` metrics (the default), which double some of
+    ours.  ``native_histograms``: exponential histograms in place of buckets.  Each is also OTEL_LIFECYCLE_<NAME> (the
+    SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
     Where the app has set global providers, the processor is added to them and nothing is replaced; a warning names the
     arguments that cannot apply there.  A second call is ignored with a warning.
@@ -141,7 +146,7 @@ def _own_providers() -> dict[str, Any]:
 
 
 _OF_BOTH: Final = ("service_name", "resource_attributes", "endpoint", "protocol", "file", "file_max_mb")
-_IGNORED: Final = {"tracer_provider": ("sampler",), "meter_provider": ("metric_interval",)}
+_IGNORED: Final = {"tracer_provider": ("sampler",), "meter_provider": ("metric_interval", "native_histograms")}
 """Arguments that a provider of the app's own makes void: it has its resource, exporters and sampler already."""
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class RequestLabels:
     """What the metrics of a request are labelled with.
 
-    ``provider`` is None where neither the provider nor the engine is known: the attribute is absent then.  ``role`` is
-    no label; it decides which metrics a request feeds.  A change makes a new object, so that one object can serve as
-    the key of a cache for all calls of a request in between.
+    ``tenant`` is a label only where a processor has ``tenant_metrics``.  ``provider`` is None where neither the
+    provider nor the engine is known: the attribute is absent then.  ``role`` is no label; it decides which metrics a
+    request feeds.  A change makes a new object, so that one object can serve as the key of a cache for all calls of a
+    request in between.
     """
 
     operation: str = "chat"
@@ -19,3 +20,4 @@ class RequestLabels:
     model: str | None = None
     traffic: str = "live"
     role: str = "whole"
+    tenant: str | None = None

@@ -25,7 +25,7 @@ from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._instruments.buffer import FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
-from otel_lifecycle._instruments.label_sets import AttributeSets, Combination, LabelSets, MetricColumns
+from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combination, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
@@ -57,9 +57,10 @@ class Instruments:
         _observe(meter, semconv.SERVERS, self._process.servers)
         _observe(meter, semconv.SERVER_START_TIME, self._process.start_time)
 
-    def attach(self, recorder: object) -> None:
-        """Observe the open requests of this processor too."""
+    def attach(self, recorder: object, *, tenants: bool = False) -> None:
+        """Observe the open requests of this processor too; ``tenants``: label metrics with the tenant from now on."""
         self._recorders.add(recorder)
+        self._sets.label_tenants(tenants)
 
     def retire(self, recorder: object) -> None:
         """Stop counting this processor as one that serves: it was shut down in order."""
@@ -67,9 +68,14 @@ class Instruments:
 
     # What requests hand over.
 
-    def finished(self, finished: Finished, verdict: Verdict, context: Context | None) -> None:
-        """Take all that a finished request adds to the metrics; its samples have the trace of the context."""
-        self._buffer.put(FinishedRequest(finished, verdict, now_in(context)), len(verdict.gaps))
+    def finished(
+        self, finished: Finished, verdict: Verdict, context: Context | None, *, convention: bool = True
+    ) -> None:
+        """Take all that a finished request adds to the metrics; its samples have the trace of the context.
+
+        ``convention``: the server metrics of the GenAI convention, too.
+        """
+        self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.gaps))
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""
@@ -127,7 +133,7 @@ class Instruments:
         self._active_seen.update(dict.fromkeys(counts))
         self._process.had_traffic = self._process.had_traffic or bool(counts)
         return [
-            Observation(count, self._attributes.of(semconv.ACTIVE_REQUESTS, key[:4], key[4:]))
+            Observation(count, self._attributes.of(semconv.ACTIVE_REQUESTS, key[:SHARED], key[SHARED:]))
             for key, count in counts.items()
         ]
 

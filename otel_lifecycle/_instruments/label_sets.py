@@ -18,13 +18,19 @@ from otel_lifecycle.semconv import Metric
 MAX_NAMES: Final = 32
 MAX_ERROR_TYPES: Final = 16
 MAX_TRAFFIC: Final = 8
+MAX_TENANTS: Final = 64
 MAX_COMBINATIONS: Final = 1000
+# Tenants multiply the combinations. Beyond this many they are merged, so that models and outcomes keep their names.
+MAX_WITH_TENANT: Final = 700
 
 MOST_REMEMBERED: Final = 4096
 """Label sets that are found by the names a server gave.  One that makes up names loses the short cut, nothing else."""
 
 Combination: TypeAlias = tuple[Any, ...]
-"""Operation, provider, model and traffic; then a metric's own values in the table's order.  None is absent."""
+"""Operation, provider, model, traffic and tenant; then a metric's own values in the table's order.  None is absent."""
+
+SHARED: Final = 5
+"""How many values of a combination all metrics share."""
 
 
 class LabelSet:
@@ -50,7 +56,10 @@ class LabelSet:
 
 
 class AttributeSets:
-    """One attribute set for each metric and combination; beyond 1000 of a metric its open names are ``_OTHER``."""
+    """One attribute set for each metric and combination; beyond 1000 of a metric its open names are ``_OTHER``.
+
+    Tenants are ``_OTHER`` beyond 700 already.
+    """
 
     __slots__ = ("_by_metric",)
 
@@ -61,6 +70,9 @@ class AttributeSets:
         """Return the attributes of a combination, always the same object."""
         known = self._by_metric[metric.name]
         attributes = known.get(labels + own)
+        if attributes is None and len(known) >= MAX_WITH_TENANT:
+            labels = _without_tenant(labels)
+            attributes = known.get(labels + own)
         if attributes is None:
             if len(known) >= MAX_COMBINATIONS:
                 # There are few beyond the limit: all of their values come from tables.
@@ -92,17 +104,28 @@ class MetricColumns:
 
 
 class LabelSets:
-    """The label sets of one meter provider; every name in them is bounded, in order of appearance."""
+    """The label sets of one meter provider; every name in them is bounded, in order of appearance.
 
-    __slots__ = ("_columns", "_known", "_names", "_sets")
+    ``tenants``: the tenant of a request is one of them.
+    """
+
+    __slots__ = ("_columns", "_known", "_names", "_sets", "tenants")
 
     def __init__(self, columns: MetricColumns) -> None:
         self._columns = columns
         self._names = {name: Bounded(MAX_NAMES) for name in ("operation", "provider", "model", "phase")}
         self._names["error"] = Bounded(MAX_ERROR_TYPES)
         self._names["traffic"] = Bounded(MAX_TRAFFIC)
+        self._names["tenant"] = Bounded(MAX_TENANTS)
+        self.tenants = False
         self._known: dict[RequestLabels, LabelSet] = {}
         self._sets: dict[Combination, LabelSet] = {}
+
+    def label_tenants(self, wanted: bool) -> None:
+        """Label with tenants from now on, if wanted; never stops: a series would end in the middle."""
+        if wanted and not self.tenants:
+            self.tenants = True
+            self._known.clear()
 
     def of(self, labels: RequestLabels) -> LabelSet:
         """Return the label set of a request."""
@@ -116,10 +139,12 @@ class LabelSets:
 
     def of_model(self, model: str | None) -> LabelSet:
         """Return the label set of what belongs to no request, and so has neither operation nor provider."""
-        return self._of_combination((None, None, None if model is None else self._names["model"].admit(model), None))
+        return self._of_combination(
+            (None, None, None if model is None else self._names["model"].admit(model), None, None)
+        )
 
     def bounded(self, labels: RequestLabels) -> Combination:
-        """Return operation, provider, model and traffic, bounded."""
+        """Return operation, provider, model, traffic and tenant, bounded."""
         admit = self._names
         return (
             admit["operation"].admit(labels.operation),
@@ -127,6 +152,7 @@ class LabelSets:
             None if labels.model is None else admit["model"].admit(labels.model),
             # Live traffic has no attribute, so that its series are those of a server without other traffic.
             None if labels.traffic == "live" else admit["traffic"].admit(labels.traffic),
+            admit["tenant"].admit(labels.tenant) if self.tenants and labels.tenant is not None else None,
         )
 
     def name(self, what: str, name: str | None) -> str | None:
@@ -144,12 +170,13 @@ class LabelSets:
 
 def _attributes_of(metric: Metric, labels: Combination, own: Combination) -> dict[str, Any]:
     """Return the attributes of a combination; what is absent is left out."""
-    operation, provider, model, traffic = labels
+    operation, provider, model, traffic, tenant = labels
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: operation,
         semconv.GEN_AI_PROVIDER_NAME: provider,
         semconv.GEN_AI_REQUEST_MODEL: model,
         semconv.TRAFFIC: traffic,
+        semconv.TENANT: tenant,
         **dict(zip(metric.attributes, own, strict=True)),
     }
     return {name: value for name, value in attributes.items() if value is not None}
@@ -157,8 +184,13 @@ def _attributes_of(metric: Metric, labels: Combination, own: Combination) -> dic
 
 def _overflow(labels: Combination) -> Combination:
     # Traffic is one of a few names already, and keeps warm-up apart from live.
-    *names, traffic = labels
-    return (*(None if name is None else semconv.OTHER for name in names), traffic)
+    *names, traffic, tenant = labels
+    return (*(None if name is None else semconv.OTHER for name in names), traffic, tenant)
+
+
+def _without_tenant(labels: Combination) -> Combination:
+    *others, tenant = labels
+    return (*others, None if tenant is None else semconv.OTHER)
 
 
 def _overflow_own(metric: Metric, own: Combination) -> Combination:

@@ -19,18 +19,19 @@ from otel_lifecycle.semconv import Metric
 
 
 class FinishedRequest(NamedTuple):
-    """A finished request and what it amounts to."""
+    """A finished request and what it amounts to; ``convention``: for the GenAI convention's metrics, too."""
 
     finished: Finished
     verdict: Verdict
     moment: Moment
+    convention: bool = True
 
     def fold(self, sets: LabelSets) -> None:
         """Add the samples.
 
         The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
         """
-        finished, verdict, moment = self
+        finished, verdict, moment, convention = self
         labels = sets.of(finished.labels)
         for stage, seconds in verdict.stages.items():
             labels.add((seconds, moment), semconv.STAGE_DURATION, stage)
@@ -42,11 +43,11 @@ class FinishedRequest(NamedTuple):
         error = sets.name("error", finished.error_type)
         self._fold_outcome(labels, error)
         self._fold_tokens(labels)
-        if finished.labels.traffic == "live":
+        if convention and finished.labels.traffic == "live":
             self._fold_convention(labels, error)
 
     def _fold_outcome(self, labels: LabelSet, error: str | None) -> None:
-        finished, verdict, moment = self
+        finished, verdict, moment, _ = self
         outcome, seconds = verdict.outcome, verdict.seconds
         own = (outcome, verdict.failure_stage, verdict.bottleneck, verdict.cause, error)
         labels.add((1, moment), semconv.REQUESTS, *own)
@@ -68,7 +69,7 @@ class FinishedRequest(NamedTuple):
             labels.add((lost, moment), semconv.STALLED_TIME, cause)
 
     def _fold_tokens(self, labels: LabelSet) -> None:
-        finished, verdict, moment = self
+        finished, verdict, moment, _ = self
         if verdict.gaps:
             labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
         # A count of 0 would add nothing but a series.
@@ -83,7 +84,7 @@ class FinishedRequest(NamedTuple):
 
         Its time to first token and time per output token are those of successful responses only.
         """
-        _, verdict, moment = self
+        _, verdict, moment, _ = self
         seconds = verdict.seconds
         if "e2e" in seconds:
             labels.add((seconds["e2e"], moment), semconv.GEN_AI_REQUEST_DURATION, error)

@@ -109,8 +109,8 @@ _ROWS: Final = (
     Condition(name="backend_version", read=read_text, attribute=semconv.BACKEND_VERSION, server=True, startup=True),
     Condition(name="revision", read=read_text, attribute=semconv.MODEL_REVISION, server=True, startup=True),
     Condition(name="cache_policy", read=read_text, attribute=semconv.CACHE_POLICY, server=True),
-    # No label: a server may have as many tenants as it likes.
-    Condition(name="tenant", read=read_text, attribute=semconv.TENANT),
+    # A label of metrics only where it is switched on: a server may have as many tenants as it likes.
+    Condition(name="tenant", read=read_text, attribute=semconv.TENANT, label="tenant"),
     Condition(name="workload", read=read_text, attribute=semconv.WORKLOAD, server=True),
     Condition(name="role", read=read_role, attribute=semconv.ROLE, label="role", usual="whole", server=True),
     Condition(name="traffic", read=read_text, attribute=semconv.TRAFFIC, label="traffic", usual="live", server=True),
