@@ -93,11 +93,10 @@ def build_report(
     choices = dict(timeline.choices(apart))
     counted = _output_tokens(timeline, choices)
     chunks = _proven_chunks(timeline, counted, usage)
-    # An incomplete request did not fail, so there is no stage in which it did.
-    failed_in = None if unmarked or status in ("completed", "incomplete") else timeline.ended_in
     report: Report = {
         "status": status,
-        "failure_stage": failed_in,
+        # An incomplete request did not fail, so there is no stage in which it did.
+        "failure_stage": None if unmarked or status in ("completed", "incomplete") else timeline.ended_in,
         "timestamps": dict(timeline.times),
         "token_times": None,
         "shape": timeline.shape.name,
@@ -110,8 +109,7 @@ def build_report(
     if chunks is not None:
         report["streamed_chunks"] = chunks
     if apart:
-        report["foreign"] = sorted(timeline.remote)
-        report["foreign_choices"] = _foreign_choices(timeline)
+        _list_foreign(report, timeline)
     if token_times:
         _list_times(report, _token_times(timeline, apart))
         _list_stays(report, timeline)
@@ -161,10 +159,12 @@ def _proven_chunks(timeline: Timeline, counted: int | None, usage: int | None) -
     return counted if usage - counted > tolerance else None
 
 
-def _foreign_choices(timeline: Timeline) -> list[int]:
+def _list_foreign(report: Report, timeline: Timeline) -> None:
+    """Name what another clock timed, so that nobody compares it with the rest."""
     here = timeline.tokens.keys() | timeline.folded.keys()
     local = {choice for choice in here if timeline.tokens.get(choice) or choice in timeline.folded}
-    return sorted((timeline.remote_tokens.keys() | timeline.folded_remote.keys()) - local)
+    report["foreign"] = sorted(timeline.remote)
+    report["foreign_choices"] = sorted((timeline.remote_tokens.keys() | timeline.folded_remote.keys()) - local)
 
 
 def _token_times(timeline: Timeline, apart: bool) -> TokenTimes:

@@ -61,16 +61,21 @@ def summarize_workload(
         "output_tokens_sample_count": known,
         "output_tokens": tokens,
     }
-    for name in ("ttft", "tpot", "e2e"):
-        samples = sorted(metrics[name] for _, metrics in results if metrics[name] is not None)
-        summary.update(_mean(name, samples))
-        summary.update({f"{label}_{name}": quantile(samples, q) for label, q in QUANTILES.items()})
-    # Apart from the e2e of all requests, which fast failures make look better.
-    completed = [m["e2e"] for r, m in results if r["status"] == "completed" and m["e2e"] is not None]
-    summary.update(_mean("completed_e2e", completed))
+    summary.update(_durations(results))
     if window is not None:
         summary.update(_throughput(results, window))
     return summary
+
+
+def _durations(results: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("ttft", "tpot", "e2e"):
+        samples = sorted(metrics[name] for _, metrics in results if metrics[name] is not None)
+        found.update(_mean(name, samples))
+        found.update({f"{label}_{name}": quantile(samples, q) for label, q in QUANTILES.items()})
+    # Apart from the e2e of all requests, which fast failures make look better.
+    completed = [m["e2e"] for r, m in results if r["status"] == "completed" and m["e2e"] is not None]
+    return {**found, **_mean("completed_e2e", completed)}
 
 
 def _mean(name: str, samples: Sequence[Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from otel_lifecycle._request.context import handle_in_context
 from otel_lifecycle._request.event_kinds import is_nothing
 from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
-from otel_lifecycle._request.stages import StageBlock, check_stage
+from otel_lifecycle._request.stages import StageBlock, stage_block
 from otel_lifecycle._request.streams import Counter, TokenSource, async_stream, sync_stream
 from otel_lifecycle._request.token_path import TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest
@@ -216,9 +216,10 @@ class Request(TokenPath):
     def stage(self, name: str) -> StageBlock:
         """A block spent in ``queue``, ``preprocessing`` or ``prefill``: leaving it emits the event that leaves it.
 
-        An exception that leaves it emits nothing.  Do not yield inside.  ConfigurationError for any other name.
+        An exception that leaves it emits nothing.  Do not yield inside.  Any other name is an ``invalid_value``
+        violation, and the body runs all the same; a part of a stage is a :meth:`phase`.
         """
-        return StageBlock(self._tracked, check_stage(name))
+        return stage_block(self._tracked, name)
 
     def stream(self, iterable: Any, tokens: Counter | None = None) -> Any:
         """Wrap a sync or async iterable: each item is one token, or ``tokens(item)`` tokens (0, n, None: unknown)."""

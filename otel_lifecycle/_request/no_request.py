@@ -1,7 +1,7 @@
 """The handle of no request: what ``current()`` gives outside of one, and ``request()`` without an SDK.
 
 How it works.  Every method that a live handle passes on is overridden, so that nothing of one is reached and a call
-costs one empty function.  Names of stages are still checked, because a wrong one is an error in the program.
+costs one empty function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.phases import Phase
-from otel_lifecycle._request.stages import NO_BLOCK, StageBlock, check_stage
+from otel_lifecycle._request.stages import NO_BLOCK, StageBlock
 from otel_lifecycle._request.streams import Counter
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ class NoRequest(Request):
     ) -> None: ...
 
     def stage(self, name: str) -> StageBlock:
-        """Check the name, as the live handle does, and do nothing."""
-        check_stage(name)
+        """Do nothing around the block."""
         return NO_BLOCK
 
     def stream(self, iterable: Any, tokens: Counter | None = None) -> Any:

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry.context import attach, detach, get_current
 
-from otel_lifecycle._core.text import shown
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle._request.context import context_of, detach_own
 from otel_lifecycle._request.tracked import TrackedRequest
-from otel_lifecycle.errors import ConfigurationError
+from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,11 +27,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 STAGES: Final = ("queue", "preprocessing", "prefill")
 
 
-def check_stage(name: object) -> str:
-    """Return the stage's name; ConfigurationError unless a block can be spent in it."""
-    if isinstance(name, str) and name in STAGES:
-        return str(name)
-    raise ConfigurationError(f"no stage {shown(name)} to enter; there are {', '.join(STAGES)}")
+def read_stage(name: object) -> str:
+    """Return the stage's name; InvalidValue unless a block can be spent in it."""
+    # As plain text: the name may be of a class with an `__eq__` of its own.
+    text = str.__str__(name) if is_a(name, str) else ""
+    if text in STAGES:
+        return text
+    raise InvalidValue(f"no stage {shown(name)} to enter; there are {', '.join(STAGES)}", event="stage")
 
 
 class StageBlock:
@@ -91,6 +93,19 @@ class NoBlock(StageBlock):
 
 NO_BLOCK: Final = NoBlock()
 
+
+def stage_block(tracked: TrackedRequest, name: object) -> StageBlock:
+    """Return the block of a stage; of a name that is none, a violation is counted and the block does nothing.
+
+    A server that names a stage wrongly goes on: the body of the block runs all the same.
+    """
+    try:
+        return StageBlock(tracked, read_stage(name))
+    except InvalidValue as error:
+        tracked.violate(error)
+        return NO_BLOCK
+
+
 _entered: ContextVar[tuple[tuple[object, Any], ...]] = ContextVar("otel_lifecycle-stages", default=())
 """The ``lifecycle.stage()`` blocks that are entered in this task, the innermost last."""
 
@@ -101,7 +116,8 @@ class CurrentStage:
     __slots__ = ("_name", "_open")
 
     def __init__(self, name: str, open_block: Callable[[str], StageBlock]) -> None:
-        self._name = check_stage(name)
+        # Not checked here: a wrong name is a violation of the request that enters the block.
+        self._name = name
         self._open = open_block
 
     def __enter__(self) -> None:

@@ -250,18 +250,19 @@ async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any,
     except BaseException as error:
         # The request ends before anything is awaited: the task that tears the stream down may never come back.
         source.left(error)
-        close = getattr(iterator, "aclose", None)
-        # A generator that is discarded in the middle of a step stays "running" until it is collected.
-        if close is not None and not getattr(iterator, "ag_running", False):
-            await _within(inner, close)
+        await _close_async(iterator, inner)
         raise
     source.left(None)
 
 
-async def _within(context: Context, call: Callable[[], Any]) -> None:
-    token = attach(context)
+async def _close_async(iterator: Any, inner: Context) -> None:
+    close = getattr(iterator, "aclose", None)
+    # A generator that is discarded in the middle of a step stays "running" until it is collected.
+    if close is None or getattr(iterator, "ag_running", False):
+        return
+    token = attach(inner)
     try:
-        await call()
+        await close()
     finally:
         detach_own(token)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle.errors import ConfigurationError
+from otel_lifecycle.errors import ConfigurationError, InvalidValue
 from tests.support.telemetry import Telemetry
 
 
@@ -72,6 +72,59 @@ def test_abnormal_exit_emits_nothing(telemetry: Telemetry) -> None:
         raise error
     assert (caught.value, events(telemetry)) == (error, ["arrive", "fail"])
     assert telemetry.span("chat")["attributes"]["inference.failure.stage"] == "queue"
+
+
+class HostileName(str):
+    """A name that cannot be compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("name", ["lunch", "decode", "", None, 3, HostileName("lunch")])
+def test_an_unknown_stage_is_a_violation_and_its_body_runs(telemetry: Telemetry, name: Any) -> None:
+    """Whoever enters it: the handle, the block of the current request, its decorator; the boundaries stay right."""
+
+    @lifecycle.stage(name)
+    def decorated() -> None:
+        ran.append("decorated")
+
+    ran = []
+    with telemetry.request() as request:
+        with request.stage(name):
+            ran.append("handle")
+        with request.stage("queue"), lifecycle.stage(name):
+            ran.append("current")
+            decorated()
+        request.input_ready()
+        request.token()
+    attributes = telemetry.span("chat")["attributes"]
+    assert ran == ["handle", "current", "decorated"]
+    assert (attributes["inference.legal"], attributes["inference.outcome"]) == (False, "completed")
+    point = telemetry.point("inference.transition.violations")
+    assert (point["attributes"]["inference.violation.kind"], point["value"]) == ("invalid_value", 3)
+
+
+def test_an_unknown_stage_of_no_request_runs_its_body(telemetry: Telemetry) -> None:
+    """Without a request there is nothing to count, and nothing is raised."""
+    ran = []
+    with lifecycle.stage("lunch"), lifecycle.current().stage("lunch"):
+        ran.append(True)
+    assert ran == [True]
+
+
+def test_strict_refuses_an_unknown_stage(make_telemetry: Callable[..., Telemetry]) -> None:
+    """In strict mode it raises before the body, and the request can go on."""
+    with make_telemetry(strict=True).request() as request:
+        with request.stage("queue"):
+            for enter in (lambda: request.stage("lunch"), lifecycle.stage("lunch").__enter__):
+                with pytest.raises(InvalidValue, match="no stage 'lunch' to enter; there are queue, preproc"):
+                    enter()
+        request.input_ready()
+        request.token()
 
 
 def test_block_of_an_earlier_stage_runs(telemetry: Telemetry) -> None:

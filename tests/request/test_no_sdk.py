@@ -64,12 +64,10 @@ def test_handle_has_every_method_of_the_live_one() -> None:
 
 
 def test_nonsense_is_refused_even_then() -> None:
-    """A shape, role or stage that does not exist is refused in development, where there may be no SDK."""
+    """A shape, role or condition that does not exist is refused in development, where there may be no SDK."""
     for nonsense in (
         lambda: lifecycle.request(shape="round"),
         lambda: lifecycle.request(role="half"),
-        lambda: lifecycle.stage("decode"),
-        lambda: lifecycle.current().stage("lunch"),
         lambda: lifecycle.traced(modell="m"),
         lambda: lifecycle.traced(shape="round"),
     ):
