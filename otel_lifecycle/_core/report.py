@@ -83,10 +83,9 @@ def build_report(
 ) -> Report:
     """Return the report of a request that ended with ``status``.
 
-    ``usage`` is the output count that the server gave, final for the choices it covers; it stands where a mark of
+    ``usage``: the output count that the server gave, final for the choices it covers.  It stands where a mark of
     unknown size left the count unknown, and where it proves that frames were chunks.  ``unmarked``: nobody marked a
-    boundary, so the stage of its end and the count of its marks are not known.  ``token_times=False`` leaves that list
-    out, for callers that hold a thousand tokens and need their summary only.
+    boundary, so the stage of its end and the count of its marks are unknown.  ``token_times``: list the tokens' times.
     """
     timeline.check_appended()
     apart = timeline.clocks_apart()

@@ -1,7 +1,8 @@
 """The conditions a request ran under, as one table: what may be given, how it is read, and where it goes.
 
 A row says everything about a condition.  ``request()``, ``set()``, ``usage()``, ``startup()``, ``traced`` and the
-middleware all read the table; a new condition is one row, one constant in ``semconv`` and one parameter.
+middleware all read the table; a new condition is one row, one constant in ``semconv`` and one key of
+:class:`ConditionKeywords`.
 
 Values come from outside and may be anything: their own methods may raise.  Reading one gives the value or InvalidValue,
 and nothing else.
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import Parameter, signature
 from itertools import compress, islice, repeat
 from operator import is_not
-from typing import Any, Final
+from typing import Any, Final, TypedDict, TypeVar
 from uuid import UUID
 
 from otel_lifecycle import semconv
@@ -21,6 +23,46 @@ from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.text import clean, is_a, shown
 from otel_lifecycle._core.values import MAX_CHOICES, seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ConditionKeywords(TypedDict, total=False):
+    """What a request runs under, as keywords; each may be None, which is absent.
+
+    ``model``: what was asked for.  ``operation``: ``chat`` unless told, ``embeddings`` for pooling.  ``engine``: what
+    requests compete for, the model by default.  ``provider``, ``backend``, ``backend_version``, ``revision``,
+    ``dtype``, ``cache_policy``: who serves it, and how.  ``request_id``: a string, an integer or a UUID.  ``tenant``:
+    whose it is; never a metric label.  ``input_tokens``, ``output_tokens``, ``cached_tokens``, ``max_tokens``,
+    ``batch_size``, ``concurrency``, ``attempt``: counts from 0.  ``stream``: whether the answer is streamed.
+    ``deadline``: seconds after arrival from which a cancellation is a timeout.  ``role``: ``whole``, or ``prefill`` or
+    ``decode`` for a part of a disaggregated request, which feeds stage durations only.  ``traffic``: ``live``, or a
+    word that keeps the metrics of other traffic apart, such as ``warmup``.  ``workload``: a name for the kind of load.
+    """
+
+    model: str | None
+    operation: str | None
+    engine: str | None
+    provider: str | None
+    request_id: str | int | UUID | None
+    input_tokens: int | None
+    output_tokens: int | None
+    max_tokens: int | None
+    stream: bool | None
+    cached_tokens: int | None
+    batch_size: int | None
+    concurrency: int | None
+    dtype: str | None
+    backend: str | None
+    backend_version: str | None
+    revision: str | None
+    cache_policy: str | None
+    attempt: int | None
+    role: str
+    traffic: str
+    workload: str | None
+    tenant: str | None
+    deadline: float | None
 
 
 def read_text(name: str, value: object) -> str:
@@ -228,6 +270,27 @@ def check_names(conditions: Iterable[str]) -> None:
     unknown = [name for name in conditions if name not in CONDITIONS]
     if unknown:
         raise ConfigurationError(f"no condition {unknown[0]!r:.80}; there are {', '.join(CONDITIONS)}")
+
+
+def refuse_unknown(conditions: Mapping[str, object]) -> None:
+    """TypeError for a keyword that is no condition, as Python raises for one that a function does not have."""
+    # On views, so that opening a request pays one comparison in C.
+    if not conditions.keys() <= CONDITIONS.keys():
+        unknown = next(name for name in conditions if name not in CONDITIONS)
+        raise TypeError(f"request() got an unexpected keyword argument {unknown!r:.80}")
+
+
+def with_conditions(function: Function) -> Function:
+    """Let ``help()`` and ``inspect`` show each condition by name where a function takes them as ``**conditions``."""
+    own = signature(function)
+    *named, _ = own.parameters.values()
+    rows = [
+        # A label that is never unset has its usual value as a default; what is not given is None.
+        Parameter(row.name, Parameter.KEYWORD_ONLY, default=row.usual if row.label else None)
+        for row in _ROWS
+    ]
+    function.__signature__ = own.replace(parameters=[*rows, *named])  # type: ignore[attr-defined]  # read by inspect
+    return function
 
 
 def given(conditions: Mapping[str, object]) -> dict[str, object]:

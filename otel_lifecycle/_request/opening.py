@@ -10,17 +10,25 @@ import logging
 from collections.abc import Iterable, Mapping
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import Link, TracerProvider
 
 from otel_lifecycle import _propagation, semconv
+from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor
-from otel_lifecycle._request.conditions import RequestConditions, check_role, given
+from otel_lifecycle._request.conditions import (
+    ConditionKeywords,
+    RequestConditions,
+    check_role,
+    given,
+    refuse_unknown,
+    with_conditions,
+)
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
 from otel_lifecycle._request.no_request import NO_REQUEST
@@ -30,6 +38,10 @@ from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import source_of
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import Claim, runtime, with_claim
+from otel_lifecycle.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 OPERATIONS: Final = {"pooling": "embeddings"}
 """What a shape does unless told otherwise; all others chat."""
@@ -39,79 +51,30 @@ Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | N
 """What carries the trace that a request belongs to."""
 
 
+@with_conditions
 def request(
     *,
-    model: str | None = None,
-    operation: str | None = None,
-    engine: str | None = None,
-    provider: str | None = None,
-    request_id: str | None = None,
-    input_tokens: int | None = None,
-    output_tokens: int | None = None,
-    max_tokens: int | None = None,
-    stream: bool | None = None,
-    cached_tokens: int | None = None,
-    batch_size: int | None = None,
-    concurrency: int | None = None,
-    dtype: str | None = None,
-    backend: str | None = None,
-    backend_version: str | None = None,
-    revision: str | None = None,
-    cache_policy: str | None = None,
-    attempt: int | None = None,
-    previous: Request | Mapping[str, str] | None = None,
-    role: str = "whole",
-    traffic: str = "live",
-    workload: str | None = None,
-    tenant: str | None = None,
     arrived_at_ns: AtNs = NOW,
     parent: Parent = None,
-    deadline: float | None = None,
+    previous: Request | Mapping[str, str] | None = None,
     shape: str = "default",
     tracer_provider: TracerProvider | None = None,
+    **conditions: Unpack[ConditionKeywords],
 ) -> Request:
     """Open a request: it has arrived.  Returns its handle, which is also a context manager.
 
     ``arrived_at_ns``: when it entered the process, epoch nanoseconds (None: unknown; left out: now).  ``parent``: what
     carries the caller's trace: a mapping or pairs of headers, a WSGI environ, the metadata of gRPC, or a context; left
-    out, the current span.  ``deadline``: seconds after arrival from which a cancellation is a timeout.  ``previous``:
-    the attempt before, its handle or its carrier.  ``engine``: what requests compete for, the model by default.
-    ``role``: whole, or prefill or decode for a part of a disaggregated request, which feeds stage durations only.
-    ``traffic``: live, or a word that keeps the metrics of other traffic apart, such as ``warmup``.  The rest are
-    conditions; what is None is absent.
+    out, the current span.  ``previous``: the attempt before, its handle or its carrier.  The conditions are those of
+    :class:`otel_lifecycle.types.ConditionKeywords`; what is None is absent.
 
-    Raises ConfigurationError for a shape or role that does not exist.  An impossible condition is an
-    ``invalid_value`` violation.
+    Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
+    impossible condition is an ``invalid_value`` violation.
     """
-    values = given(
-        {
-            "model": model,
-            "operation": operation,
-            "engine": engine,
-            "provider": provider,
-            "request_id": request_id,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
-            "max_tokens": max_tokens,
-            "stream": stream,
-            "cached_tokens": cached_tokens,
-            "batch_size": batch_size,
-            "concurrency": concurrency,
-            "dtype": dtype,
-            "backend": backend,
-            "backend_version": backend_version,
-            "revision": revision,
-            "cache_policy": cache_policy,
-            "attempt": attempt,
-            "role": check_role(role),
-            "traffic": traffic,
-            "workload": workload,
-            "tenant": tenant,
-            "deadline": deadline,
-        }
-    )
+    refuse_unknown(conditions)
+    check_role(conditions.get("role", "whole"))
     return open_request(
-        values,
+        given(conditions),
         shape=shape,
         arrived_at_ns=arrived_at_ns,
         parent=parent,
@@ -147,10 +110,7 @@ def open_request(
     writer = SpanWriter(source_of(tracer_provider), context, state.offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
-    try:
-        _start_span(writer, state, conditions, with_claim(context, claim), arrived_at_ns, previous)
-    except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; the server's request must not fail for it
-        say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
+    if not _start_span(writer, state, conditions, with_claim(context, claim), arrived_at_ns, previous):
         return NO_REQUEST
     assessor = claim.assessor
     if assessor is not None:
@@ -161,7 +121,12 @@ def open_request(
         assessor = here.assessor_for(writer.provider)
         if assessor is None:
             return NO_REQUEST
-    tracked = TrackedRequest(state, conditions, writer)
+    return _arrive(TrackedRequest(state, conditions, writer), assessor, arrived_at_ns, wrong)
+
+
+def _arrive(
+    tracked: TrackedRequest, assessor: Assessor | None, arrived_at_ns: AtNs, wrong: Iterable[InvalidValue]
+) -> Request:
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)
     # Only now: before `open` it is not known whether the processor is strict.
@@ -177,23 +142,30 @@ def _start_span(
     claiming: Context,
     arrived_at_ns: AtNs,
     previous: object,
-) -> None:
-    """Start the request span at arrival; at the moment of the call where arrival is unknown or impossible."""
+) -> bool:
+    """Start the request span at arrival; at the moment of the call where arrival is unknown or impossible.
+
+    False where that raised: the server's request must not fail for a sampler, or for another span processor.
+    """
     attributes = conditions.attributes
     attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
     if state.timeline.shape.name != "default":
         attributes[semconv.SHAPE] = state.timeline.shape.name
+    try:
+        arrival = state.arrival_of(arrived_at_ns)
+        start = state.anchor.monotonic if arrival is None else arrival
+        writer.start(claiming, conditions.labels, attributes, link=_link_to(previous), start=start)
+    except Exception as error:  # noqa: BLE001  # somebody else's code, as said above
+        say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
+        return False
+    return True
+
+
+def _link_to(previous: object) -> Link | None:
     if is_a(previous, Request):
         before = tracked_of(previous)  # type: ignore[arg-type]  # a handle by the line above
         previous = None if before is None else before.writer.span.get_span_context()
-    arrival = state.arrival_of(arrived_at_ns)
-    writer.start(
-        claiming,
-        conditions.labels,
-        attributes,
-        link=_propagation.link_to(previous),
-        start=state.anchor.monotonic if arrival is None else arrival,
-    )
+    return _propagation.link_to(previous)
 
 
 def current() -> Request:
