@@ -21,6 +21,7 @@ from otel_lifecycle._core.engine_slot import EngineSlot
 from otel_lifecycle._core.interference_of_reports import slot_of, stalls_in
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, TERMINAL_EVENTS, TERMINAL_STATES
+from otel_lifecycle._core.outputs import as_outputs
 from otel_lifecycle._core.report import build_report, moved
 from otel_lifecycle._core.text import clean, is_identifier
 from otel_lifecycle._core.timeline import Timeline
@@ -62,6 +63,8 @@ def read_foreign(span: ReadableSpan) -> tuple[Finished, list[Violation]]:
     shape = attributes.get(semconv.SHAPE)
     timeline = Timeline(SHAPES.get(shape if isinstance(shape, str) else "default", SHAPES["default"]))
     checker = Checker(timeline)
+    if _text(attributes, semconv.OUTPUT_UNIT) is not None:
+        checker.count_amounts()
     # The SDK drops the oldest events, so what is left begins in the middle. Replayed, it would look illegal.
     if span.dropped_events:
         checker.violate(Truncated("the SDK dropped events of this span"))
@@ -84,7 +87,8 @@ def _replay(span: ReadableSpan, timeline: Timeline, checker: Checker) -> str:
         if event.name in EVENTS:
             given: Mapping[str, Any] = event.attributes or {}
             default = None if event.name == "output" else 1
-            checker.apply(event.name, event.timestamp, given.get("count", default), given.get("choice", 0))
+            apply = checker.apply if checker.amounts is None else checker.apply_output
+            apply(event.name, event.timestamp, given.get("count", default), given.get("choice", 0))
     if timeline.state not in TERMINAL_STATES:
         checker.violate(MissingTerminal("the span ended without a terminal event", state=timeline.state))
         return "incomplete"
@@ -111,7 +115,10 @@ def _finished(
     }
     output = usage.get("output_tokens")
     # With every time: a span holds 128 events at most, and the log of its engine needs them.
-    report = build_report(timeline, status, usage=output, unmarked=truncated)
+    unit = _text(attributes, semconv.OUTPUT_UNIT)
+    report = build_report(timeline, status, usage=output if unit is None else None, unmarked=truncated)
+    if unit is not None and checker.amounts is not None:
+        report = as_outputs(report, unit, checker.amounts)
     return Finished(
         report=report,
         reason=_reason(attributes),
@@ -127,6 +134,7 @@ def _finished(
             provider=_text(attributes, semconv.GEN_AI_PROVIDER_NAME),
             model=_text(attributes, semconv.GEN_AI_REQUEST_MODEL),
             tenant=_text(attributes, semconv.TENANT),
+            unit=unit,
         ),
     )
 

@@ -78,6 +78,14 @@ EVENTS_DROPPED: Final = "inference.events.dropped"
 CLIENT_DISCONNECTED: Final = "inference.client.disconnected"
 DELIVERED: Final = "inference.delivered"
 SLO_MET: Final = "inference.slo.met"
+OUTPUT_UNIT: Final = "inference.output.unit"
+OUTPUT_AMOUNT: Final = "inference.outputs"
+TTFO: Final = "inference.time_to_first_output"
+OUTPUT_GAP_COUNT: Final = "inference.output.gap.count"
+OUTPUT_GAP_P50: Final = "inference.output.gap.p50"
+OUTPUT_GAP_P95: Final = "inference.output.gap.p95"
+OUTPUT_GAP_P99: Final = "inference.output.gap.p99"
+OUTPUT_GAP_MAX: Final = "inference.output.gap.max"
 ENGINE: Final = "inference.engine"
 QUEUE_AHEAD: Final = "inference.queue.ahead"
 QUEUE_RUNNING: Final = "inference.queue.running"
@@ -182,6 +190,29 @@ INTER_TOKEN_LATENCY: Final = Metric(
     unit="s",
     description="Every gap between two output tokens that came one at a time.",
     buckets=TOKEN_GAP_BUCKETS,
+)
+TIME_TO_FIRST_OUTPUT: Final = Metric(
+    name="inference.time_to_first_output",
+    kind="histogram",
+    unit="s",
+    description="From arrival to the first output of a request whose outputs are not tokens.",
+    attributes=(OUTPUT_UNIT, OUTCOME),
+    buckets=TTFT_BUCKETS,
+)
+OUTPUT_GAP: Final = Metric(
+    name="inference.output.gap",
+    kind="histogram",
+    unit="s",
+    description="Every gap between two outputs that are not tokens.",
+    attributes=(OUTPUT_UNIT,),
+    buckets=TTFT_BUCKETS,
+)
+OUTPUTS: Final = Metric(
+    name="inference.outputs",
+    kind="counter",
+    unit="1",
+    description="Output that is not tokens, in its unit: seconds of audio, steps, images.",
+    attributes=(OUTPUT_UNIT,),
 )
 STAGE_DURATION: Final = Metric(
     name="inference.stage.duration",
@@ -337,6 +368,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     TIME_TO_FIRST_TOKEN,
     TIME_PER_OUTPUT_TOKEN,
     INTER_TOKEN_LATENCY,
+    TIME_TO_FIRST_OUTPUT,
+    OUTPUT_GAP,
+    OUTPUTS,
     STAGE_DURATION,
     REQUEST_DURATION,
     REQUESTS,

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.outputs import OutputFigures
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
 
 AttributeValue: TypeAlias = str | bool | int | float
@@ -24,6 +25,20 @@ _DURATIONS = {
     "decode_time": semconv.DECODE_TIME,
     "token_span": semconv.TOKEN_SPAN,
     "e2e": semconv.E2E,
+}
+_ITL = {
+    "count": semconv.ITL_COUNT,
+    "p50": semconv.ITL_P50,
+    "p95": semconv.ITL_P95,
+    "p99": semconv.ITL_P99,
+    "max": semconv.ITL_MAX,
+}
+_OUTPUT_GAP = {
+    "count": semconv.OUTPUT_GAP_COUNT,
+    "p50": semconv.OUTPUT_GAP_P50,
+    "p95": semconv.OUTPUT_GAP_P95,
+    "p99": semconv.OUTPUT_GAP_P99,
+    "max": semconv.OUTPUT_GAP_MAX,
 }
 # vLLM's own names and meanings. SGLang and TensorRT-LLM put other meanings under the same names, so `compat` has no
 # value for them.
@@ -45,6 +60,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
         **{_DURATIONS[name]: value for name, value in verdict.seconds.items()},
         **_preemption(finished, verdict),
         **_gaps(finished, verdict),
+        **_outputs(verdict.outputs),
         **_notes(finished, verdict),
         **(_interference(finished.interference, verdict) if finished.interference is not None else {}),
     }
@@ -95,15 +111,23 @@ def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
 
 
 def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
-    longest = [gap for gap in (*verdict.gaps[-1:], finished.longest_folded) if gap is not None]
-    attributes: Attributes = {semconv.ITL_MAX: max(longest) / SECOND if longest else None}
+    gaps, names = verdict.output_gaps, _ITL if verdict.outputs is None else _OUTPUT_GAP
+    longest = [gap for gap in (*gaps[-1:], finished.longest_folded) if gap is not None]
+    attributes: Attributes = {names["max"]: max(longest) / SECOND if longest else None}
     # Quantiles of what is still held would describe the tail of a stream; only the maximum survives folding.
     if finished.gaps_held:
-        attributes[semconv.ITL_COUNT] = len(verdict.gaps) or None
-        attributes[semconv.ITL_P50] = verdict.itl(0.5)
-        attributes[semconv.ITL_P95] = verdict.itl(0.95)
-        attributes[semconv.ITL_P99] = verdict.itl(0.99)
+        attributes[names["count"]] = len(gaps) or None
+        attributes[names["p50"]] = verdict.gap(0.5)
+        attributes[names["p95"]] = verdict.gap(0.95)
+        attributes[names["p99"]] = verdict.gap(0.99)
     return attributes
+
+
+def _outputs(outputs: OutputFigures | None) -> Attributes:
+    if outputs is None:
+        return {}
+    amount = None if outputs.amount is None else float(outputs.amount)
+    return {semconv.OUTPUT_UNIT: outputs.unit, semconv.OUTPUT_AMOUNT: amount, semconv.TTFO: outputs.first}
 
 
 def _notes(finished: Finished, verdict: Verdict) -> Attributes:

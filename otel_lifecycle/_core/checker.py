@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
+from otel_lifecycle._core.outputs import OUTPUT_EVENTS, OutputAmounts, read_amount
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Time
 from otel_lifecycle._core.values import check_choice, check_count
@@ -37,16 +38,17 @@ class Checker:
     """A timeline that does not raise.
 
     ``counts`` has the number of violations by kind, exact.  With ``strict`` the error is raised instead, and nothing
-    has changed.
+    has changed.  ``amounts``: how much the outputs are, where they are not tokens.
     """
 
-    __slots__ = ("_waiting", "counts", "strict", "timeline")
+    __slots__ = ("_waiting", "amounts", "counts", "strict", "timeline")
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.counts: defaultdict[ViolationKind, int] = defaultdict(int)
         # Set by the owner once a processor has taken the request; before that nobody can have asked for strictness.
         self.strict = False
+        self.amounts: OutputAmounts | None = None
         self._waiting: list[Violation] = []
 
     def violate(self, error: LifecycleError) -> None:
@@ -97,6 +99,39 @@ class Checker:
             self.violate(error)
             return False
         return True
+
+    def count_amounts(self) -> None:
+        """Take outputs from now on as amounts of a unit, not as tokens."""
+        if self.amounts is None:
+            self.amounts = OutputAmounts()
+
+    def apply_output(
+        self,
+        event: str,
+        timestamp: Time | None,
+        count: float | None = 1,
+        choice: int = 0,
+        *,
+        remote: bool = False,
+        given: bool = False,
+    ) -> bool:
+        """Apply an event of a request whose outputs are not tokens: ``count`` is how much one is, None if unknown."""
+        if event not in OUTPUT_EVENTS or event not in self.timeline.shape.table[self.timeline.state]:
+            return self.apply(event, timestamp, 1, choice, remote=remote, given=given)
+        amount = self._amount_of(event, count)
+        marks = 0 if amount == 0 else 1
+        legal = self.apply(event, timestamp, marks, choice, remote=remote, given=given)
+        # A mark of 1 needs no entry: it is counted as a mark.
+        if legal and marks and amount != 1 and self.amounts is not None:
+            self.amounts.add(amount)
+        return legal
+
+    def _amount_of(self, event: str, count: object) -> float | None:
+        try:
+            return read_amount(count, event, self.timeline.state)
+        except InvalidValue as error:
+            self.violate(error)
+            return None
 
     def judge_clocks(self) -> None:
         """Count, once, each proof that two times of the ended request cannot both be right.

@@ -11,8 +11,8 @@ class RequestLabels:
 
     ``tenant`` is a label only where a processor has ``tenant_metrics``.  ``provider`` is None where neither the
     provider nor the engine is known: the attribute is absent then.  ``role`` is no label; it decides which metrics a
-    request feeds.  A change makes a new object, so that one object can serve as the key of a cache for all calls of a
-    request in between.
+    request feeds.  ``unit``: what its outputs are counted in; None: tokens.  A change makes a new object, so that one
+    object can serve as the key of a cache for all calls of a request in between.
     """
 
     operation: str = "chat"
@@ -21,3 +21,4 @@ class RequestLabels:
     traffic: str = "live"
     role: str = "whole"
     tenant: str | None = None
+    unit: str | None = None

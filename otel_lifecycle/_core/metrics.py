@@ -61,8 +61,11 @@ def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
         finished = stage.leave != "complete" or report["status"] == "completed"
         if finished:
             metrics[stage.metric] = _between(report, stage.entered, stage.left)
-    metrics["ttft"] = _between(report, "arrival", "first_token")
     metrics["e2e"] = _between(report, "arrival", "terminal")
+    # Outputs in another unit are no tokens: what is named after tokens stays None.
+    if "unit" in report:
+        return cast("RequestMetrics", metrics)
+    metrics["ttft"] = time_to_first(report)
     if shape.streams:
         choices = _choices(report)
         produced = _produced(report, choices)
@@ -70,6 +73,11 @@ def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
         metrics["token_span"] = _token_span(report, choices)
         metrics["tpot"] = _tpot(report, choices, produced)
     return cast("RequestMetrics", metrics)
+
+
+def time_to_first(report: Mapping[str, Any]) -> Time | None:
+    """Return the time from arrival to the first output, of whatever unit."""
+    return _between(report, "arrival", "first_token")
 
 
 def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:

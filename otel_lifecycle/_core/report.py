@@ -60,7 +60,9 @@ class Report(ReportKeys, total=False):
     tokens whose times are not listed.  ``streamed_chunks``: frames of unknown size, proven by the usage figure.
     ``output_at``: when a whole answer appeared.  ``interruptions``: the first preemptions one by one, and
     ``interruptions_dropped`` how many more there were.  ``long_gaps``: the gaps between single tokens of one choice
-    that are longer than twice the median, as ``(start, end)``.
+    that are longer than twice the median, as ``(start, end)``.  ``unit``: what the outputs of the request
+    are counted in, if they are not tokens; then ``outputs`` is how much they are, None if unknown, and ``output_gaps``
+    lie between them.
     """
 
     foreign: list[str]
@@ -71,6 +73,9 @@ class Report(ReportKeys, total=False):
     interruptions: list[InterruptionReport]
     interruptions_dropped: int
     long_gaps: list[tuple[Time, Time]]
+    unit: str
+    outputs: float | None
+    output_gaps: list[Time]
 
 
 def build_report(

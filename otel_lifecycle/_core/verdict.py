@@ -13,8 +13,9 @@ from typing import Any, Final
 from otel_lifecycle._core.interference import Cause, Interference, QueueSplit, StallSplit
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._core.metrics import RequestMetrics, request_metrics
+from otel_lifecycle._core.metrics import RequestMetrics, request_metrics, time_to_first
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, dominant, stage_shares
+from otel_lifecycle._core.outputs import OutputFigures
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.slo import Slo, missed_stages
 from otel_lifecycle._core.workload import quantile
@@ -67,6 +68,7 @@ class Verdict:
     streamed were ``streamed_chunks`` of unknown size.  ``slo``: the objectives that were judged; ``slo_stages``: of
     each that was missed, the stage that took most of the time it covers.  ``cause``: what held the bottleneck.
     ``queue_time`` and ``stall_time``: seconds of both by cause, without those that are zero.
+    ``outputs``: of a request whose outputs are not tokens, which has no figure about tokens.
     ``convention_time_per_output_token``: the GenAI convention's own figure, (e2e - ttft) / (tokens after the first).
     """
 
@@ -88,15 +90,21 @@ class Verdict:
     cause: Cause | None
     queue_time: Mapping[str, float]
     stall_time: Mapping[str, float]
+    outputs: OutputFigures | None = None
 
     @property
     def dominant_stage(self) -> str | None:
         """The stage with the largest share, whether it reaches the threshold or not."""
         return max(self.shares, key=self.shares.__getitem__) if self.shares else None
 
-    def itl(self, q: float) -> float | None:
-        """Return a quantile of the gaps in seconds; None without gaps."""
-        gap = quantile(self.gaps, q)
+    @property
+    def output_gaps(self) -> list[int]:
+        """The gaps between its outputs, tokens or not, sorted, in nanoseconds."""
+        return self.gaps if self.outputs is None else self.outputs.gaps
+
+    def gap(self, q: float) -> float | None:
+        """Return a quantile of the gaps between its outputs in seconds; None without gaps."""
+        gap = quantile(self.output_gaps, q)
         return None if gap is None else gap / SECOND
 
 
@@ -124,7 +132,7 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
         output_tokens=report["output_tokens"],
         streamed_tokens=metrics["streamed_tokens"],
         streamed_chunks=report.get("streamed_chunks"),
-        gaps=sorted(report["itl"]) if finished.gaps is None else finished.gaps,
+        gaps=[] if "unit" in report else sorted(report["itl"]) if finished.gaps is None else finished.gaps,
         shares=shares,
         bottleneck=bottleneck,
         dominant_share=share,
@@ -135,6 +143,7 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
         cause=held.cause(bottleneck, metrics["decode_time"]),
         queue_time=_by_cause(held.queue),
         stall_time=_by_cause(held.stall_split),
+        outputs=_outputs(finished),
     )
 
 
@@ -143,6 +152,19 @@ def _by_cause(split: QueueSplit | StallSplit | None) -> dict[str, float]:
         return {}
     # Parts of 0 are left out: a counter that adds 0 only makes a series that never moves.
     return {cause: time / SECOND for cause in split.__slots__ if (time := getattr(split, cause))}
+
+
+def _outputs(finished: Finished) -> OutputFigures | None:
+    report = finished.report
+    if "unit" not in report:
+        return None
+    first = time_to_first(report)
+    return OutputFigures(
+        unit=report["unit"],
+        amount=report["outputs"],
+        first=None if first is None else first / SECOND,
+        gaps=sorted(report["output_gaps"]) if finished.gaps is None else finished.gaps,
+    )
 
 
 def _shares(finished: Finished, metrics: RequestMetrics) -> dict[str, float] | None:

@@ -75,7 +75,7 @@ class Instruments:
 
         ``convention``: the server metrics of the GenAI convention, too.
         """
-        self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.gaps))
+        self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.output_gaps))
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""
@@ -150,7 +150,10 @@ class Instruments:
 
 def _takes(meter: Meter, gaps: HistogramOutlet) -> dict[str, Take]:
     """Make the counters and histograms; return what takes the samples of each, by name."""
-    takes: dict[str, Take] = {semconv.INTER_TOKEN_LATENCY.name: gaps.take_gaps}
+    takes: dict[str, Take] = {
+        semconv.INTER_TOKEN_LATENCY.name: gaps.take_gaps,
+        semconv.OUTPUT_GAP.name: _histogram(meter, semconv.OUTPUT_GAP).take_gaps,
+    }
     for row in semconv.METRICS:
         if row.kind == "counter":
             counter = meter.create_counter(row.name, unit=row.unit, description=row.description)

@@ -19,6 +19,7 @@ MAX_NAMES: Final = 32
 MAX_ERROR_TYPES: Final = 16
 MAX_TRAFFIC: Final = 8
 MAX_TENANTS: Final = 64
+MAX_UNITS: Final = 8
 MAX_COMBINATIONS: Final = 1000
 # Tenants multiply the combinations. Beyond this many they are merged, so that models and outcomes keep their names.
 MAX_WITH_TENANT: Final = 700
@@ -118,6 +119,7 @@ class LabelSets:
         self._names["traffic"] = Bounded(MAX_TRAFFIC)
         self._names["tenant"] = Bounded(MAX_TENANTS)
         self.tenants = False
+        self._names["unit"] = Bounded(MAX_UNITS)
         self._known: dict[RequestLabels, LabelSet] = {}
         self._sets: dict[Combination, LabelSet] = {}
 
@@ -156,7 +158,7 @@ class LabelSets:
         )
 
     def name(self, what: str, name: str | None) -> str | None:
-        """Return an error type (``error``) or a cold-start phase (``phase``), bounded."""
+        """Return an error type (``error``), a cold-start phase (``phase``) or a unit (``unit``), bounded."""
         return None if name is None else self._names[what].admit(name)
 
     def _of_combination(self, combination: Combination) -> LabelSet:

@@ -43,6 +43,7 @@ class FinishedRequest(NamedTuple):
         error = sets.name("error", finished.error_type)
         self._fold_outcome(labels, error)
         self._fold_tokens(labels)
+        self._fold_outputs(labels, sets)
         if convention and finished.labels.traffic == "live":
             self._fold_convention(labels, error)
 
@@ -79,6 +80,18 @@ class FinishedRequest(NamedTuple):
         if written := finished.usage.get("output_tokens", verdict.output_tokens):
             labels.add((written, moment), semconv.TOKENS, "output")
 
+    def _fold_outputs(self, labels: LabelSet, sets: LabelSets) -> None:
+        outputs, moment = self.verdict.outputs, self.moment
+        if outputs is None:
+            return
+        unit = sets.name("unit", outputs.unit)
+        if outputs.first is not None:
+            labels.add((outputs.first, moment), semconv.TIME_TO_FIRST_OUTPUT, unit, self.verdict.outcome)
+        if outputs.gaps:
+            labels.add((outputs.gaps, moment), semconv.OUTPUT_GAP, unit)
+        if outputs.amount:
+            labels.add((outputs.amount, moment), semconv.OUTPUTS, unit)
+
     def _fold_convention(self, labels: LabelSet, error: str | None) -> None:
         """Add the GenAI convention's server metrics.
 
@@ -104,7 +117,7 @@ _DURATIONS = (
 
 
 class OpenGaps(NamedTuple):
-    """Inter-token gaps of a stream that goes on, nanoseconds, sorted."""
+    """Gaps between the outputs of a stream that goes on, tokens or not, nanoseconds, sorted."""
 
     labels: RequestLabels
     gaps: Sequence[int]
@@ -112,7 +125,11 @@ class OpenGaps(NamedTuple):
 
     def fold(self, sets: LabelSets) -> None:
         """Add the gaps."""
-        sets.of(self.labels).add((self.gaps, self.moment), semconv.INTER_TOKEN_LATENCY)
+        sample, unit = (self.gaps, self.moment), self.labels.unit
+        if unit is None:
+            sets.of(self.labels).add(sample, semconv.INTER_TOKEN_LATENCY)
+        else:
+            sets.of(self.labels).add(sample, semconv.OUTPUT_GAP, sets.name("unit", unit))
 
 
 class SingleSample(NamedTuple):

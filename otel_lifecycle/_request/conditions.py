@@ -20,7 +20,7 @@ from uuid import UUID
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.text import clean, is_a, shown
+from otel_lifecycle._core.text import clean, is_a, is_identifier, shown
 from otel_lifecycle._core.values import MAX_CHOICES, seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
@@ -38,6 +38,8 @@ class ConditionKeywords(TypedDict, total=False):
     ``deadline``: seconds after arrival from which a cancellation is a timeout.  ``role``: ``whole``, or ``prefill`` or
     ``decode`` for a part of a disaggregated request, which feeds stage durations only.  ``traffic``: ``live``, or a
     word that keeps the metrics of other traffic apart, such as ``warmup``.  ``workload``: a name for the kind of load.
+    ``unit``: what outputs are counted in where they are not tokens, such as ``audio_s``, ``step`` or ``image``; marks
+    of tokens then mark outputs, and ``n`` is how much one is in that unit.
     """
 
     model: str | None
@@ -62,6 +64,7 @@ class ConditionKeywords(TypedDict, total=False):
     traffic: str
     workload: str | None
     tenant: str | None
+    unit: str | None
     deadline: float | None
 
 
@@ -102,6 +105,12 @@ def read_seconds(name: str, value: object) -> float:
     if given is not None and given > 0:
         return given
     raise InvalidValue(f"the {name} is {shown(value)}; it must be a positive number of seconds", event=name)
+
+
+def read_unit(name: str, value: object) -> str:
+    """Return the unit of outputs; a text that is no identifier is ``_OTHER``, since it labels metrics."""
+    text = read_text(name, value)
+    return text if is_identifier(text) else semconv.OTHER
 
 
 def read_role(name: str, value: object) -> str:
@@ -156,6 +165,7 @@ _ROWS: Final = (
     Condition(name="workload", read=read_text, attribute=semconv.WORKLOAD, server=True),
     Condition(name="role", read=read_role, attribute=semconv.ROLE, label="role", usual="whole", server=True),
     Condition(name="traffic", read=read_text, attribute=semconv.TRAFFIC, label="traffic", usual="live", server=True),
+    Condition(name="unit", read=read_unit, attribute=semconv.OUTPUT_UNIT, label="unit", server=True),
     Condition(name="engine", read=read_text, attribute=semconv.ENGINE, server=True),
     Condition(name="max_tokens", read=read_whole, attribute=semconv.GEN_AI_REQUEST_MAX_TOKENS),
     Condition(name="batch_size", read=read_whole, attribute=semconv.BATCH_SIZE),

@@ -21,6 +21,7 @@ from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
+from otel_lifecycle._core.outputs import as_outputs
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
@@ -167,12 +168,13 @@ class RequestEnding:
     def _finished(self) -> Finished:
         state, usage = self._state, self._conditions.usage
         timeline = state.timeline
-        output = usage.get("output_tokens")
+        # A usage figure counts tokens; it says nothing about other outputs.
+        output = usage.get("output_tokens") if state.checker.amounts is None else None
         status = state.status or "incomplete"
         report = build_report(timeline, status, token_times=False, usage=output, unmarked=state.unmarked)
-        self._report = report
         # Once: the stalls and the quantiles both need them sorted.
         gaps = sorted(report["itl"])
+        report = self._report = self._in_unit(report)
         return Finished(
             report=report,
             reason=self._reason,
@@ -187,7 +189,8 @@ class RequestEnding:
             delivered=state.delivered,
             labels=self._conditions.labels,
             gaps=gaps,
-            interference=self._interference(report, gaps),
+            # What is unusual for a token says nothing about other outputs: they have no stalls.
+            interference=self._interference(report, gaps if state.checker.amounts is None else []),
         )
 
     def _interference(self, report: Report, gaps: list[int]) -> Interference | None:
@@ -201,15 +204,20 @@ class RequestEnding:
             guard.fault("interference", error)
             return None
 
+    def _in_unit(self, report: Report) -> Report:
+        unit, amounts = self._conditions.labels.unit, self._state.checker.amounts
+        return report if unit is None or amounts is None else as_outputs(report, unit, amounts)
+
     def report(self) -> Report | None:
         """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
         report = self._report
         if report is None:
             return None
-        usage = self._conditions.usage.get("output_tokens")
+        unit = self._conditions.labels.unit
+        usage = self._conditions.usage.get("output_tokens") if unit is None else None
         # Built anew, with the token times that the end left out: few requests are ever asked for them.
         full = build_report(self._state.timeline, report["status"], usage=usage, unmarked=self._state.unmarked)
-        return moved(full, self._state.offset)
+        return moved(self._in_unit(full), self._state.offset)
 
     # After the end.
 

@@ -22,4 +22,5 @@ class EngineFeed(Protocol):
 
 def is_nothing(count: object) -> bool:
     """Return whether a mark of so many tokens is no mark at all."""
-    return whole(count) == 0
+    # A part of a second is a float where outputs are no tokens.
+    return count == 0.0 if type(count) is float else whole(count) == 0

@@ -43,13 +43,21 @@ class RequestFacts:
                 if name == "attributes":
                     self._set_own(value)
                     continue
-                changed = self._conditions.take(name, value)
+                changed = self._take(name, value)
             except InvalidValue as error:
                 self._state.violate(error)
                 continue
             self._writer.set(changed)
             if name in ("model", "operation"):
                 self._writer.rename(self._conditions.labels)
+
+    def _take(self, name: str, value: object) -> dict[str, Any]:
+        if name == "unit" and not self._state.awaits_output:
+            raise InvalidValue("the unit of outputs is set before the first of them", event=name)
+        changed = self._conditions.take(name, value)
+        if name == "unit":
+            self._state.checker.count_amounts()
+        return changed
 
     def _set_own(self, given: object) -> None:
         for name, value in read_attributes(given).items():

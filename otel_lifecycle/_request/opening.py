@@ -107,6 +107,8 @@ def open_request(
     state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
     conditions = RequestConditions()
     wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
+    if conditions.labels.unit is not None:
+        state.checker.count_amounts()
     writer = SpanWriter(source_of(tracer_provider), context, state.offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()

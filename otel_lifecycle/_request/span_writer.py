@@ -131,7 +131,7 @@ class SpanWriter:
         for link in links_to_culprits(finished.interference):
             # While the span records: an ended one takes no link.
             span.add_link(link.context, link.attributes)
-        if token_times:
+        if token_times and finished.labels.unit is None:
             self._set_token_offsets(state.timeline)
         # A cancellation stays UNSET, as the conventions say. No description: it could hold what the client sent.
         if verdict.outcome in ("failed", "timed_out"):

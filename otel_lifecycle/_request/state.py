@@ -173,7 +173,9 @@ class RequestState:
         given: bool = False,
     ) -> bool:
         try:
-            return self.checker.apply(event, time, count, choice, remote=remote, given=given)
+            checker = self.checker
+            apply = checker.apply if checker.amounts is None else checker.apply_output
+            return apply(event, time, count, choice, remote=remote, given=given)
         finally:
             self._show_violations()
 

@@ -146,6 +146,9 @@ def count_of(tracked: TrackedRequest, tokens: Counter, item: Any) -> Any:
     """Return how many tokens an item has; a counter that raises makes it unknown, and a violation."""
     try:
         count = tokens(item)
+        if tracked.state.checker.amounts is not None:
+            # A part of a second is no integer; what is no number is judged where it is marked.
+            return count
         # True, and the integers of numpy, are counts too; what is no integer is judged where it is marked.
         return None if count is None else index(count)
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does

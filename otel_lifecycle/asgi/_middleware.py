@@ -80,6 +80,7 @@ class LifecycleMiddleware:
         role: str | None = None,
         traffic: str | None = None,
         workload: str | None = None,
+        unit: str | None = None,
         deadline: float | None = None,
     ) -> None:
         # Parameters one by one, not **conditions: the typed add_middleware() of Starlette refuses those.
