@@ -35,7 +35,7 @@ ReadCall: TypeAlias = Callable[..., "Mapping[str, Any] | None"]
 OF_A_CALL: Final = frozenset({"parent", "arrived_at_ns", "previous"})
 
 
-class _Call(NamedTuple):
+class _TracedCall(NamedTuple):
     """One call of a traced function: when and in which context it was made, and its arguments."""
 
     args: tuple[Any, ...]
@@ -64,7 +64,7 @@ class _Opener:
         check_names(arguments)
         self._values = given(arguments)
 
-    def open(self, call: _Call) -> Driver:
+    def open(self, call: _TracedCall) -> Driver:
         """Open the request of a call; join the one that is current."""
         told, fault = self._told(call)
         options = {**self._options, **{name: told[name] for name in OF_A_CALL & told.keys()}}
@@ -79,7 +79,7 @@ class _Opener:
             tracked.violate(InvalidValue(fault, state=tracked.state.name, event="call"))
         return drive
 
-    def _told(self, call: _Call) -> tuple[dict[str, Any], str | None]:
+    def _told(self, call: _TracedCall) -> tuple[dict[str, Any], str | None]:
         """Return what the arguments of a call say of its request, and what was wrong with reading them."""
         if self._read_call is None:
             return {}, None
@@ -144,7 +144,7 @@ def _decorate(opener: _Opener, function: Callable[..., Any]) -> Callable[..., An
 
 def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        drive = opener.open(_Call(args, kwargs))
+        drive = opener.open(_TracedCall(args, kwargs))
         return drive.returned(drive.run(function, *args, **kwargs), tokens=opener.tokens)
 
     return wrapper
@@ -152,7 +152,7 @@ def _around_function(opener: _Opener, function: Callable[..., Any]) -> Callable[
 
 def _around_coroutine(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        drive = opener.open(_Call(args, kwargs))
+        drive = opener.open(_TracedCall(args, kwargs))
         return drive.returned(await drive.wait(function(*args, **kwargs)), tokens=opener.tokens)
 
     return wrapper
@@ -191,20 +191,24 @@ class _GeneratorFunction:
 
 
 def _around_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    def items(call: _Call) -> Generator[Any, Any, Any]:
+    def items(call: _TracedCall) -> Generator[Any, Any, Any]:
         drive = opener.open(call)
         return (yield from drive.stream(function(*call.args, **call.kwargs), tokens=opener.tokens))
 
     # The lambda runs at the call, and reads clock and context there; the body of `items` runs at the first pull.
-    return _GeneratorFunction(function, lambda *args, **kwargs: items(_Call(args, kwargs, anchor(), get_current())))
+    return _GeneratorFunction(
+        function, lambda *args, **kwargs: items(_TracedCall(args, kwargs, anchor(), get_current()))
+    )
 
 
 def _around_async_generator(opener: _Opener, function: Callable[..., Any]) -> Callable[..., Any]:
-    def start(call: _Call) -> StreamSource:
+    def start(call: _TracedCall) -> StreamSource:
         drive = opener.open(call)
         return drive.source(function(*call.args, **call.kwargs), tokens=opener.tokens)
 
     return _GeneratorFunction(
         function,
-        lambda *args, **kwargs: async_stream(functools.partial(start, _Call(args, kwargs, anchor(), get_current()))),
+        lambda *args, **kwargs: async_stream(
+            functools.partial(start, _TracedCall(args, kwargs, anchor(), get_current()))
+        ),
     )

@@ -51,7 +51,7 @@ VIOLATION_KINDS: Final[tuple[ViolationKind, ...]] = (
     "truncated",
 )
 
-ROLES: Final = ("whole", "prefill", "decode")
+ROLES: Final = ("whole", "prefill", "decode", "part")
 
 WIRE_STAGE: Final = {
     "queued": "queue",

@@ -155,7 +155,7 @@ class LifecycleSpanProcessor(SpanProcessor):
 
     def record_wasted(self, tokens: int, labels: RequestLabels, context: Context | None) -> None:
         """Count tokens produced after the end."""
-        if labels.role == "whole" and labels.unit is None:
+        if labels.role in ("whole", "part") and labels.unit is None:
             self._guard("record", self._instruments.single, semconv.TOKENS, tokens, labels, "wasted", context=context)
 
     def record_lag(self, lag_ns: int, labels: RequestLabels, context: Context | None) -> None:

@@ -353,6 +353,20 @@ class Timeline:
             self._given_from = max(0, self._given_from - gone)
         return gaps
 
+    def absorb(self, part: Timeline, choice: int, led: bool) -> None:
+        """Take over the tokens of a part as those of one choice; ``led``: its first one is the first of that log."""
+        for own, logs in ((self.tokens, part.tokens), (self.remote_tokens, part.remote_tokens)):
+            for log in logs.values():
+                own.setdefault(choice, []).extend(log)
+        del self.tokens.get(choice, [])[: int(led)]
+        for kept, gone in ((self.folded, part.folded), (self.folded_remote, part.folded_remote)):
+            for tokens in gone.values():
+                kept[choice] = joined(kept[choice], tokens, True) if choice in kept else tokens
+        self.uncounted, self.assumed = self.uncounted or part.uncounted, self.assumed or part.assumed
+        ours, theirs = self.whole_output, part.whole_output
+        self.whole_output = None if ours is None or theirs is None else ours + theirs
+        self.output_seen |= part.output_seen
+
     def token_marks(self) -> int:
         """Return how many entries all the logs have had, those that are folded included."""
         entries = sum(map(len, self.tokens.values())) + sum(map(len, self.remote_tokens.values()))

@@ -29,11 +29,12 @@ class FinishedRequest(NamedTuple):
     def fold(self, sets: LabelSets) -> None:
         """Add the samples.
 
-        The parts of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
+        The halves of a disaggregated request, whose role is not ``whole``, feed stage durations and violations only.
         """
         finished, verdict, moment, convention = self
         labels = sets.of(finished.labels)
-        for stage, seconds in verdict.stages.items():
+        # The stages of a part are in those of its request, which moves with it.
+        for stage, seconds in verdict.stages.items() if finished.labels.role != "part" else ():
             labels.add((seconds, moment), semconv.STAGE_DURATION, stage)
         for kind, count in finished.violations.items():
             labels.add((count, moment), semconv.TRANSITION_VIOLATIONS, kind)

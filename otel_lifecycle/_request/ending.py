@@ -279,10 +279,15 @@ class RequestEnding:
     def record_gaps(self, gaps: list[int]) -> None:
         """Record the gaps of a stream that goes on.
 
-        The parts of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
+        The halves of a disaggregated request feed no token metrics, and one with a chunk of unknown size has no ITL.
         """
         labels = self._conditions.labels
-        if gaps and self.assessor is not None and labels.role == "whole" and self._state.timeline.gaps_are_certain:
+        if (
+            gaps
+            and self.assessor is not None
+            and labels.role in ("whole", "part")
+            and self._state.timeline.gaps_are_certain
+        ):
             self.assessor.record_gaps(gaps, labels, self._writer.exemplar_context())
 
     def after_end(self, event: str) -> None:

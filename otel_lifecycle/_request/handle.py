@@ -26,6 +26,8 @@ from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.context import handle_in_context
 from otel_lifecycle._request.event_kinds import is_nothing
+from otel_lifecycle._request.handle_reference import refer_to
+from otel_lifecycle._request.parts import open_part
 from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
 from otel_lifecycle._request.stages import StageBlock, stage_block
@@ -233,6 +235,18 @@ class Request(TokenPath):
     def phase(self, name: str) -> Phase:
         """A block that is a part of a stage: a span of that name inside the stage's.  It moves no state."""
         return Phase(self._tracked, name)
+
+    def part(self, *, choice: int | None = None, arrived_at_ns: AtNs = NOW, **conditions: Any) -> Request:
+        """Open a part of the request: a batch with some of its inputs, one of several passes, one of ``n`` answers.
+
+        The part is a handle of its own, with stages, tokens and an end of its own; its span is a child.  The request
+        moves with its parts and ends once, by itself.  Parts that are open then end with it.  ``choice``: which answer
+        the part makes; left out, each part is the next one.  ``conditions``: where they differ from the request's.
+        """
+        tracked = open_part(self._tracked, choice, arrived_at_ns, conditions)
+        part = Request(tracked)
+        tracked.open(refer_to(part, tracked), self._tracked.assessor, arrived_at_ns)
+        return part
 
     # Notes.
 

@@ -98,6 +98,10 @@ class NoRequest(Request):
         """Return a block that changes nothing."""
         return Phase(None, name)
 
+    def part(self, *, choice: int | None = None, arrived_at_ns: AtNs = NOW, **conditions: Any) -> Request:
+        """Return this handle: no request has no parts."""
+        return self
+
     def usage(
         self,
         *,

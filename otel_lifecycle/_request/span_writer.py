@@ -81,6 +81,10 @@ class SpanWriter:
             start_time=start + self._offset,
         )
 
+    def beside(self, parent: Context, offset: int) -> SpanWriter:
+        """Return a writer of the same tracer provider for a request below another parent."""
+        return SpanWriter(self._source, parent, offset)
+
     @property
     def provider(self) -> Any:
         """The tracer provider the spans come from."""

@@ -23,7 +23,7 @@ from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
-from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
+from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing, is_number
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import PathReference
@@ -137,7 +137,7 @@ class RequestState:
         """Apply one event of the live API; return whether it was legal."""
         live = at_ns is NOW
         # Nearly every mark is one reading of the clock, in order; whatever else it is, the lines below find out.
-        usual = live and self._explicit_latest is None and _is(count, 1) and _is(choice, 0)
+        usual = live and self._explicit_latest is None and is_number(count, 1) and is_number(choice, 0)
         if usual and self.timeline.advance(event, perf_counter_ns()):
             self._applied(event, explicit=False)
             return True
@@ -268,6 +268,17 @@ class RequestState:
         self.pass_to(stage.state)
         return True
 
+    def follow(self, event: str, at: int | None, choice: int) -> bool:
+        """Move with a part of the request, unless it has moved there before; return whether that was news."""
+        if not self.reach(event):
+            return False
+        latest = self.timeline.latest()
+        # Threads of several parts may call in another order than they read the clock.
+        at = at if at is None or latest is None else max(at, latest)
+        self._apply(event, at, 0 if event == "output" else 1, choice, given=True)
+        self._applied(event, explicit=True)
+        return True
+
     # Tokens.
 
     def token(self, n: Any, choice: Any, at_ns: Any) -> None:
@@ -387,8 +398,3 @@ class RequestState:
         """Forget a request that a forked child inherited: its parent ends it."""
         self._lead(None)
         self.status = "incomplete"
-
-
-def _is(given: Any, number: int) -> bool:
-    """Whether it is that very int: a value from outside may be of any class, and compare as it likes."""
-    return type(given) is int and given == number

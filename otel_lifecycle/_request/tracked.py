@@ -42,18 +42,25 @@ FOLD_ABOVE: Final = 16_384
 """Token times a request holds before a sweep folds them."""
 
 SHUTDOWN: Final = Terminal("cancel", reason="shutdown")
+CUT_OFF: Final = Terminal("cancel")
 ABANDONED: Final = "abandoned"
 
 
 class TrackedRequest(MarkedRequest):
-    """One request.  ``reference`` is the weak reference to its handle, which contexts hold, too."""
+    """One request.
 
-    __slots__ = ("_facts", "conditions", "reference", "writer")
+    ``reference``: the weak reference to its handle, which contexts hold, too.  ``parts``: those that are open;
+    ``parts_opened``: how many there were.
+    """
+
+    __slots__ = ("_facts", "conditions", "parts", "parts_opened", "reference", "writer")
 
     def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
         super().__init__(state, RequestEnding(state, conditions, writer))
         self.conditions = conditions
         self.writer = writer
+        self.parts: list[TrackedRequest] = []
+        self.parts_opened = 0
         self.reference: HandleReference
         self._facts = RequestFacts(state, conditions, writer)
 
@@ -64,11 +71,14 @@ class TrackedRequest(MarkedRequest):
         self.ending.assessor = assessor
         self.state.checker.strict = assessor is not None and assessor.strict
         self.state.arrive(arrived_at_ns)
+        self._enter_engine(assessor)
+        # Last, so that a sweep in another thread never finds it half open.
+        self.ending.ticket = runtime().open_request(self)
+
+    def _enter_engine(self, assessor: Assessor | None) -> None:
         if assessor is None or assessor.interference:
             shape, context = self.state.timeline.shape.name, self.writer.span.get_span_context()
             self.state.feed = self.ending.seat = take_seat(self.conditions, shape, self.state.arrived, context)
-        # Last, so that a sweep in another thread never finds it half open.
-        self.ending.ticket = runtime().open_request(self)
 
     def _after_call(self) -> None:
         # Outside of the call: ending a span calls other people's processors, which may wait for another thread of ours.
@@ -166,6 +176,24 @@ class TrackedRequest(MarkedRequest):
         else:
             self.state.note(text if text not in EVENTS | NOTES else f"event.{text}", at_ns, given)
 
+    # Parts.
+
+    def follow(self, event: str, at: int | None, choice: int) -> bool:
+        """Move with a part, at a reading of the monotonic clock; return whether that was news."""
+        return bool(self._while_open(self.state.follow, event, at, choice))
+
+    def take_part(self, part: TrackedRequest, choice: int, *, led: bool) -> None:
+        """Take over the tokens of a part that has ended; ``led``: its first one is here already."""
+        if part in self.parts:
+            self.parts.remove(part)
+        self._while_open(self.state.timeline.absorb, part.state.timeline, choice, led)
+
+    def _end_parts(self, terminal: Terminal | None) -> None:
+        """End the parts that are still open: how the request ends says why, unless it went well."""
+        cut_off = terminal is None or terminal.event == "complete"
+        for part in self.parts[:]:
+            part.end(CUT_OFF if cut_off or terminal is None else terminal, if_open=True)
+
     # The end.
 
     def end(self, terminal: Terminal, at_ns: Any = NOW, *, remote: bool = False, if_open: bool = False) -> bool:
@@ -177,6 +205,8 @@ class TrackedRequest(MarkedRequest):
         quiet = if_open is True
         if quiet and self.state.status is not None:
             return False
+        if self.parts and self.state.is_legal(terminal.event):
+            self._end_parts(terminal)
         return bool(self._run(self._end, terminal, at_ns, remote, quiet))
 
     def _end(self, terminal: Terminal, at_ns: Any, remote: bool, if_open: bool) -> bool:
@@ -195,6 +225,7 @@ class TrackedRequest(MarkedRequest):
 
     def end_incomplete(self, reason: str | None = None) -> None:
         """End a request that got no terminal event: it is no success and no failure, and that is a violation."""
+        self._end_parts(None)
         # Raised out here: inside, the request would be left half closed.
         if self._run(self._end_incomplete, reason) and self.state.checker.strict:
             raise self.state.missing_terminal()

@@ -1,0 +1,138 @@
+"""Parts of a request: work of it that queues, runs and ends by itself, while the request ends once.
+
+A batch that takes some of a request's inputs, one of several passes, one of ``n`` answers that an engine runs apart.
+
+How it works.  A part is a request of role ``part``; its span is a child of the whole's.  What it marks moves the whole
+too, if that is news there: the first part that is admitted ends the queue of the whole, and the first output of any
+part is that of the whole.  When a part has ended, its tokens become one choice of the whole, each at its own time.
+Metrics are those of the whole: with the parts beside it, one request would count several times.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry.trace import set_span_in_context
+
+from otel_lifecycle import semconv
+from otel_lifecycle._assessor import Assessor
+from otel_lifecycle._core.lifecycle import BOUNDARIES, Shape
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.values import MAX_CHOICES, check_choice
+from otel_lifecycle._log import say
+from otel_lifecycle._request.clock import AtNs, anchor
+from otel_lifecycle._request.conditions import RequestConditions, given
+from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.tracked import TrackedRequest
+from otel_lifecycle._runtime import Claim, with_claim
+from otel_lifecycle.errors import EventAfterTerminal, InvalidValue
+
+
+class WholeFeed:
+    """Moves the whole with one of its parts.  ``led``: the whole had its first token from this part."""
+
+    __slots__ = ("_choice", "_part", "_whole", "led")
+
+    def __init__(self, whole: TrackedRequest, part: Timeline, choice: int) -> None:
+        self._whole = whole
+        self._part = part
+        self._choice = choice
+        self.led = False
+
+    def move(self, state: str, at: int | None) -> None:
+        """The part is in ``state`` since ``at``, a reading of the monotonic clock; None: unknown."""
+        event = "output" if self._part.output_seen and state == "decode" else _event_into(self._part.shape, state)
+        if event is None:
+            return
+        # A time by the engine's clock says nothing on the clock of the whole.
+        known = None if BOUNDARIES.get(event) in self._part.remote else at
+        self.led = bool(self._whole.follow(event, known, self._choice)) and event == "first_token"
+
+
+class TrackedPart(TrackedRequest):
+    """One part of a request."""
+
+    __slots__ = ("_choice", "_feed", "_whole")
+
+    def __init__(
+        self,
+        state: RequestState,
+        conditions: RequestConditions,
+        writer: SpanWriter,
+        *,
+        whole: TrackedRequest,
+        choice: int,
+    ) -> None:
+        super().__init__(state, conditions, writer)
+        self._whole: TrackedRequest | None = whole
+        self._choice = choice
+        self._feed = WholeFeed(whole, state.timeline, choice)
+
+    def _enter_engine(self, assessor: Assessor | None) -> None:
+        # The whole has the seat in the log of the engine: it competes once.
+        self.state.feed = self._feed
+
+    def _after_call(self) -> None:
+        if self.state.status is not None and self._whole is not None:
+            # Taken off first: another thread may come past here, and the whole must not be kept alive by its parts.
+            whole, self._whole = self._whole, None
+            whole.take_part(self, self._choice, led=self._feed.led)
+        super()._after_call()
+
+
+def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: Mapping[str, object]) -> TrackedPart:
+    """Open a part of a request; it has its own handle, and the assessor of the whole."""
+    if whole.ended:
+        what = "a part after the end"
+        whole.violate(EventAfterTerminal(what, state=whole.state.name, event="part"))
+    number = _choice_of(whole, choice)
+    state = RequestState(whole.state.timeline.shape, anchor(), unmarked=False)
+    conditions = RequestConditions()
+    wrong = conditions.take_all({**_inherited(whole), **given(more), "role": "part"})
+    if conditions.labels.unit is not None:
+        state.checker.count_amounts()
+    context = set_span_in_context(whole.writer.span, whole.writer.parent)
+    writer = whole.writer.beside(context, state.offset)
+    arrival = state.arrival_of(arrived_at_ns)
+    attributes = {**conditions.attributes, semconv.CHOICE: number}
+    try:
+        writer.start(
+            with_claim(context, Claim()),
+            conditions.labels,
+            attributes,
+            link=None,
+            start=state.anchor.monotonic if arrival is None else arrival,
+        )
+    except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
+        say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)
+    part = TrackedPart(state, conditions, writer, whole=whole, choice=number)
+    whole.parts.append(part)
+    for invalid in wrong:
+        whole.violate(invalid)
+    return part
+
+
+def _choice_of(whole: TrackedRequest, choice: object) -> int:
+    """Return the number of a part: the one given, else the next."""
+    number = min(whole.parts_opened, MAX_CHOICES - 1)
+    whole.parts_opened += 1
+    try:
+        return number if choice is None else check_choice(choice, "part")
+    except InvalidValue as error:
+        whole.violate(error)
+        return number
+
+
+def _inherited(whole: TrackedRequest) -> dict[str, Any]:
+    labels = whole.labels
+    names = ("operation", "provider", "model", "traffic", "unit")
+    return given({name: getattr(labels, name) for name in names})
+
+
+def _event_into(shape: Shape, state: str) -> str | None:
+    """Return the event that enters a state of the usual way; None for one beside it, such as preempted."""
+    events = (row.event for row in shape.rows if row.next == state and row.event in BOUNDARIES)
+    return next(events, None)
