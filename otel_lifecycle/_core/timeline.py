@@ -107,9 +107,7 @@ class Timeline:
         self.remote_tokens: dict[int, Log] = {}
         self.folded: dict[int, ChoiceTokens] = {}
         self.folded_remote: dict[int, ChoiceTokens] = {}
-        self.uncounted = False
-        self.assumed = False
-        self.output_seen = False
+        self.uncounted = self.assumed = self.output_seen = False
         self.whole_output: int | None = 0
         self.output_at: Time | None = None
         # Not a Counter: that is made by Python code, which costs as much as all the other fields together.
@@ -358,14 +356,14 @@ class Timeline:
         for own, logs in ((self.tokens, part.tokens), (self.remote_tokens, part.remote_tokens)):
             for log in logs.values():
                 own.setdefault(choice, []).extend(log)
-        del self.tokens.get(choice, [])[: int(led)]
+        del self.tokens.get(choice, [])[:led]
         for kept, gone in ((self.folded, part.folded), (self.folded_remote, part.folded_remote)):
             for tokens in gone.values():
                 kept[choice] = joined(kept[choice], tokens, True) if choice in kept else tokens
         self.uncounted, self.assumed = self.uncounted or part.uncounted, self.assumed or part.assumed
-        ours, theirs = self.whole_output, part.whole_output
-        self.whole_output = None if ours is None or theirs is None else ours + theirs
         self.output_seen |= part.output_seen
+        if self.whole_output is not None:
+            self.whole_output = None if part.whole_output is None else self.whole_output + part.whole_output
 
     def token_marks(self) -> int:
         """Return how many entries all the logs have had, those that are folded included."""
