@@ -135,7 +135,7 @@ class Driver(RequestView):
         return self._tracked.mark_news(event, _moment(at_ns, at_monotonic_ns), count, choice)
 
     def item(
-        self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW, at_monotonic_ns: int | None = None
+        self, n: float | None = 1, choice: int = 0, *, at_ns: AtNs = NOW, at_monotonic_ns: int | None = None
     ) -> None:
         """Mark ``n`` tokens of output (None: unknown, 0: nothing); boundaries that nobody marked pass with it."""
         if self._tracked is not None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
-_ONE: Final = 1
+_ONE: Final[Any] = 1
 _FIRST: Final = 0
 
 
@@ -91,13 +91,15 @@ class Request(TokenPath):
         """The input may enter the model: ends preprocessing."""
         self._tracked.mark("input_ready", at_ns)
 
-    def first_token(self, n: int | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None:
+    def first_token(self, n: float | None = 1, choice: int = 0, *, at_ns: AtNs = NOW) -> None:
         """The first output token, or a first chunk of ``n`` (None: unknown): ends prefill."""
         if not is_nothing(n):
             self._tracked.mark("first_token", at_ns, n, choice)
 
-    def token(self, n: int | None = 1, choice: int = 0, at_ns: AtNs = NOW) -> None:
+    def token(self, n: float | None = 1, choice: int = 0, at_ns: AtNs = NOW) -> None:
         """One more output token, or ``n`` at once (None: unknown; 0: nothing).  In prefill it is the first token.
+
+        Where the request has a ``unit``, it is one more output, and ``n`` is how much: a float for part of a second.
 
         ``at_ns`` is not keyword-only here alone: the default of one that is costs a fifth of the whole call.
         """
@@ -110,7 +112,7 @@ class Request(TokenPath):
             pass
         self._tracked.token(n, choice, at_ns)
 
-    def output(self, tokens: int | None = None, *, at_ns: AtNs = NOW) -> None:
+    def output(self, tokens: float | None = None, *, at_ns: AtNs = NOW) -> None:
         """A whole answer appeared at once; its first-token time stays unknown.  ``tokens``: None if unknown."""
         self._tracked.mark("output", at_ns, tokens)
 

@@ -23,8 +23,8 @@ from otel_lifecycle._request.token_path import TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle.errors import InvalidValue
 
-Counter: TypeAlias = Callable[[Any], "int | None"]
-"""From an item of a stream to the tokens in it: 0, 1, n, or None for unknown."""
+Counter: TypeAlias = Callable[[Any], "float | None"]
+"""From an item of a stream to the tokens in it: 0, 1, n, or None for unknown; with a unit, how much it is."""
 
 Leave: TypeAlias = Callable[["BaseException | None"], None]
 
@@ -150,7 +150,7 @@ def count_of(tracked: TrackedRequest, tokens: Counter, item: Any) -> Any:
             # A part of a second is no integer; what is no number is judged where it is marked.
             return count
         # True, and the integers of numpy, are counts too; what is no integer is judged where it is marked.
-        return None if count is None else index(count)
+        return None if count is None else index(count)  # type: ignore[arg-type]  # a float raises, as it should
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does
         what = f"counting tokens raised {type(error).__name__}"
         tracked.violate(InvalidValue(what, state=tracked.state.name, event="token"))

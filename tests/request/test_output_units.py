@@ -96,7 +96,8 @@ def test_metrics(telemetry: Telemetry) -> None:
     first = telemetry.point("inference.time_to_first_output")
     assert (first["attributes"], first["count"], first["sum"]) == ({**own, "inference.outcome": "completed"}, 1, 3.0)
     gaps = telemetry.point("inference.output.gap")
-    assert (gaps["attributes"], gaps["count"], gaps["sum"]) == (own, 2, pytest.approx(3.0))
+    assert (gaps["attributes"], gaps["count"]) == (own, 2)
+    assert gaps["sum"] == pytest.approx(3.0)
     amount = telemetry.point("inference.outputs")
     assert (amount["attributes"], amount["value"]) == (own, 1.25)
     assert telemetry.point("inference.request.duration")["sum"] == 8.0
@@ -231,7 +232,7 @@ def test_gaps_of_a_stream_that_goes_on(telemetry: Telemetry, monkeypatch: pytest
     request: Request = telemetry.request(unit="step")
     for _ in range(100):
         request.token()
-    assert 50 < telemetry.point("inference.output.gap")["count"] < 100
+    assert telemetry.point("inference.output.gap")["count"] in range(50, 100)
     request.complete()
     assert telemetry.point("inference.output.gap")["count"] == 99
     assert telemetry.span("chat")["attributes"]["inference.outputs"] == 100.0

@@ -14,6 +14,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle._request.no_request import NO_REQUEST
 from otel_lifecycle.types import Request
 from tests.request.test_hostile_values import Raising
+from tests.support.plain import Span
 from tests.support.telemetry import Telemetry
 
 BEGAN = time.time_ns() - 60_000_000_000
@@ -24,14 +25,14 @@ def at(seconds: float) -> int:
     return BEGAN + round(seconds * 1e9)
 
 
-def whole_span(telemetry: Telemetry) -> dict[str, Any]:
+def whole_span(telemetry: Telemetry) -> Span:
     """The one span of the request itself."""
-    return next(span for span in telemetry.spans("chat") if "inference.request.role" not in span["attributes"])  # type: ignore[return-value]
+    return next(span for span in telemetry.spans("chat") if "inference.request.role" not in span["attributes"])
 
 
-def part_spans(telemetry: Telemetry) -> list[dict[str, Any]]:
+def part_spans(telemetry: Telemetry) -> list[Span]:
     """The spans of its parts, in the order they ended."""
-    return [span for span in telemetry.spans("chat") if span["attributes"].get("inference.request.role") == "part"]  # type: ignore[misc]
+    return [span for span in telemetry.spans("chat") if span["attributes"].get("inference.request.role") == "part"]
 
 
 def two_answers(telemetry: Telemetry) -> Request:
@@ -267,7 +268,7 @@ def test_shutdown(telemetry: Telemetry) -> None:
 
 def test_what_cannot_be_is_a_violation(telemetry: Telemetry) -> None:
     """A choice that is none gets the next number; a condition that is none is not set; nothing raises."""
-    with telemetry.request() as request, request.part(choice=Raising(), modle="x", model=Raising()) as part:  # type: ignore[arg-type]
+    with telemetry.request() as request, request.part(choice=Raising(), modle="x", model=Raising()) as part:
         part.token()
     assert whole_span(telemetry)["attributes"]["inference.violations"] == 3
     assert part_spans(telemetry)[0]["attributes"]["inference.choice"] == 0
