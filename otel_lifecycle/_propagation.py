@@ -25,8 +25,8 @@ from otel_lifecycle._runtime import Neighbour, runtime
 # The app may use any propagators; the carrier of one attempt must be readable by the next one whatever they are.
 _W3C: Final = TraceContextTextMapPropagator()
 
-MAX_HEADERS: Final = 256
-"""Headers looked at; servers refuse a request with more."""
+MAX_HEADERS: Final = 4096
+"""Headers looked at.  Servers refuse more than a few hundred; a WSGI environ begins with the process's variables."""
 
 
 def parent_context(carrier: object, here: Context) -> Context:
@@ -55,7 +55,9 @@ def parent_context(carrier: object, here: Context) -> Context:
 
 def _headers(carrier: object) -> dict[str, list[str]]:
     """Return headers by their names in lower case."""
-    pairs: Iterable[Any] = carrier.items() if is_a(carrier, Mapping) else carrier  # type: ignore[attr-defined,assignment]
+    # The headers of some frameworks are no Mapping and have items(), which repeats a name.
+    items: Any = getattr(carrier, "items", None)
+    pairs: Iterable[Any] = carrier if items is None else items()  # type: ignore[assignment]  # it may be anything
     headers: dict[str, list[str]] = {}
     for name, value in itertools.islice(pairs, MAX_HEADERS):
         key = _text(name).lower()

@@ -21,9 +21,9 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from otel_lifecycle._core.tokens import total
 from otel_lifecycle._frames.dialects import UNSIZED, read_body, read_data
 from otel_lifecycle._frames.events import EventReader
-from otel_lifecycle._frames.fields import total
 from otel_lifecycle._frames.frame import Frame, merge_frames
 from otel_lifecycle._log import say
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import pytest
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.attributes import DURATIONS
 from otel_lifecycle._core.lifecycle import SHAPES, transition_error
 from otel_lifecycle._runtime import runtime
 
@@ -139,18 +140,6 @@ class LifecycleRequests(Sequence[ObservedRequest]):
         return [observed(span) for span in self._collector.ended()]
 
 
-_SECONDS: Final = {
-    "queue_wait": semconv.QUEUE_WAIT,
-    "preprocessing": semconv.PREPROCESSING,
-    "prefill": semconv.PREFILL,
-    "ttft": semconv.TTFT,
-    "tpot": semconv.TPOT,
-    "decode_time": semconv.DECODE_TIME,
-    "token_span": semconv.TOKEN_SPAN,
-    "e2e": semconv.E2E,
-}
-
-
 def observed(span: ReadableSpan) -> ObservedRequest:
     """Return the request that a judged span tells of."""
     own: Mapping[str, Any] = span.attributes or {}
@@ -163,7 +152,7 @@ def observed(span: ReadableSpan) -> ObservedRequest:
         failure_stage=own.get(semconv.FAILURE_STAGE),
         bottleneck=own.get(semconv.BOTTLENECK),
         events=tuple(event.name for event in span.events if event.name != semconv.VIOLATION_SPAN_EVENT),
-        seconds={name: own[attribute] for name, attribute in _SECONDS.items() if attribute in own},
+        seconds={name: own[attribute] for name, attribute in DURATIONS.items() if attribute in own},
         violations=tuple(_violations(span, own.get(semconv.SHAPE))),
         attributes=own,
     )

@@ -16,7 +16,7 @@ from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_to
 AttributeValue: TypeAlias = str | bool | int | float
 Attributes: TypeAlias = dict[str, AttributeValue | None]
 
-_DURATIONS = {
+DURATIONS = {
     "queue_wait": semconv.QUEUE_WAIT,
     "preprocessing": semconv.PREPROCESSING,
     "prefill": semconv.PREFILL,
@@ -26,6 +26,8 @@ _DURATIONS = {
     "token_span": semconv.TOKEN_SPAN,
     "e2e": semconv.E2E,
 }
+"""Each duration of a verdict -> the attribute of the request span that holds it, in seconds."""
+
 _ITL = {
     "count": semconv.ITL_COUNT,
     "p50": semconv.ITL_P50,
@@ -57,7 +59,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
         **_ending(finished, verdict),
         **_usage(finished, verdict),
         **_attribution(verdict),
-        **{_DURATIONS[name]: value for name, value in verdict.seconds.items()},
+        **{DURATIONS[name]: value for name, value in verdict.seconds.items()},
         **_preemption(finished, verdict),
         **_gaps(finished, verdict),
         **_outputs(verdict.outputs),

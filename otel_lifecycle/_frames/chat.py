@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from otel_lifecycle._frames.fields import as_count, as_list, as_text, get, holds_text, index_of, total
+from otel_lifecycle._core.tokens import total
+from otel_lifecycle._frames.fields import as_count, as_list, as_text, get, holds_text, index_of
 from otel_lifecycle._frames.frame import Frame
 from otel_lifecycle._frames.refusals import ENGINE_ERROR, reason_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 MAX_DEPTH: Final = 4
@@ -40,16 +40,6 @@ def as_seconds(nanoseconds: object) -> float | None:
 def index_of(choice: object) -> int:
     """Return the number of a choice; 0 where it has none."""
     return as_count(get(choice, "index")) or 0
-
-
-def total(counts: Iterable[int | None]) -> int | None:
-    """Add counts up; None where one of them is unknown."""
-    known = 0
-    for count in counts:
-        if count is None:
-            return None
-        known += count
-    return known
 
 
 def holds_text(value: object, depth: int = MAX_DEPTH) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from otel_lifecycle._frames.fields import total
+from otel_lifecycle._core.tokens import total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from otel_lifecycle._frames.fields import as_count, as_list, as_text, get, total
+from otel_lifecycle._core.tokens import total
+from otel_lifecycle._frames.fields import as_count, as_list, as_text, get
 from otel_lifecycle._frames.frame import Frame
 from otel_lifecycle._frames.refusals import reason_of
 

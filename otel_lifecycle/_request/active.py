@@ -11,11 +11,12 @@ from types import TracebackType
 
 from opentelemetry.context import Context, attach, get_current
 
+from otel_lifecycle._request.blocks import Block
 from otel_lifecycle._request.context import context_of, detach_own
 from otel_lifecycle._request.tracked import TrackedRequest
 
 
-class Active:
+class Active(Block):
     """``with request.active():`` and ``async with``.  It is no end of the request.  One object is one block."""
 
     __slots__ = ("_token", "_tracked")
@@ -30,14 +31,6 @@ class Active:
             self._token = attach(context_of(self._tracked, get_current()))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.leave()

@@ -12,13 +12,14 @@ from typing import Any
 from opentelemetry.context import attach, get_current
 from opentelemetry.trace import Span, set_span_in_context
 
+from otel_lifecycle._request.blocks import Block
 from otel_lifecycle._request.conditions import read_text
 from otel_lifecycle._request.context import context_of, detach_own, is_current
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle.errors import InvalidValue
 
 
-class Phase:
+class Phase(Block):
     """``with request.phase("vae_decode"):`` and ``async with``.  One object is one block."""
 
     __slots__ = ("_name", "_span", "_token", "_tracked")
@@ -54,11 +55,3 @@ class Phase:
             self._tracked.writer.end_phase(span, error)
             if error is not None:
                 self._tracked.passed(error)
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from opentelemetry.context import attach, detach, get_current
 
 from otel_lifecycle._core.text import is_a, shown
+from otel_lifecycle._request.blocks import Block
 from otel_lifecycle._request.context import context_of, detach_own
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
@@ -36,7 +37,7 @@ def read_stage(name: object) -> str:
     raise InvalidValue(f"no stage {shown(name)} to enter; there are {', '.join(STAGES)}", event="stage")
 
 
-class StageBlock:
+class StageBlock(Block):
     """A block spent in one stage: its normal exit emits the event that leaves the stage, an abnormal one nothing."""
 
     __slots__ = ("_active", "_stage", "_token", "_tracked")
@@ -67,14 +68,6 @@ class StageBlock:
             self._tracked.leave_stage(self._stage)
         if self._active:
             self._tracked.writer.left_stage(self._stage)
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
 
 class NoBlock(StageBlock):
@@ -110,7 +103,7 @@ _entered: ContextVar[tuple[tuple[object, Any], ...]] = ContextVar("otel_lifecycl
 """The ``lifecycle.stage()`` blocks that are entered in this task, the innermost last."""
 
 
-class CurrentStage:
+class CurrentStage(Block):
     """``lifecycle.stage(name)``: a block or a decorator that acts on whichever request is current."""
 
     __slots__ = ("_name", "_open")
@@ -133,14 +126,6 @@ class CurrentStage:
         if entered and entered[-1][0] is self:
             _entered.set(entered[:-1])
             entered[-1][1].__exit__(kind, error, traceback)
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
         """Spend every call of the function in the stage.  ConfigurationError for a generator: a block cannot yield."""

@@ -29,6 +29,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.endings import error_type
 from otel_lifecycle._core.text import clean, is_identifier, shown
 from otel_lifecycle._request import conditions
+from otel_lifecycle._request.blocks import Block
 from otel_lifecycle._request.tracers import source_of
 from otel_lifecycle._runtime import Claim, runtime, with_claim
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
@@ -59,7 +60,7 @@ def startup(
     return Startup(phase, _attributes(phase, hardware, parameters, given), tracer_provider)
 
 
-class Startup:
+class Startup(Block):
     """A cold-start phase: ``with``, ``async with``, or a decorator of a function or a coroutine."""
 
     def __init__(self, phase: str, attributes: dict[str, Any], tracer_provider: TracerProvider | None) -> None:
@@ -78,14 +79,6 @@ class Startup:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._blocks.pop().__exit__(kind, error, traceback)
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
         """Record every call of the function.  ConfigurationError for a generator, which is not done when it returns."""

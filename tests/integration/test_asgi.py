@@ -279,4 +279,4 @@ def test_propagator_that_fails_costs_the_parent_alone(
     span = telemetry.span("chat tiny")
     assert (span["parent_id"], outcome(span)["inference.outcome"]) == (None, "completed")
     said = [record.getMessage() for record in caplog.records if record.name == "otel_lifecycle"]
-    assert said == ["a propagator failed; the request has no parent"]
+    assert said == ["the parent could not be read; the request has none"]
