@@ -10,7 +10,7 @@ BIN   := $(VENV)/bin
 INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 STAMP := $(VENV)/.installed
 TEST_TIMEOUT := 120
-# Processes that share the quick suite; a file stays in one, because its fixtures may be servers.
+# Processes that share the quick suite. One that is done takes over what another has left.
 WORKERS ?= 2
 
 # A stamp is worth nothing if its environment was made for another place, or its Python has gone since.
@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml
 
 .PHONY: test
 test: $(STAMP) ## the quick suite: no outside server, no model
-	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## ruff, mypy (strict) and the layers
@@ -69,8 +69,10 @@ $(ENGINES): $(STAMP)
 	@touch $@
 
 .PHONY: test-slow
-test-slow: $(ENGINES) ## soaks, faults, big inputs and the engines
+test-slow: $(ENGINES) ## soaks, faults, big inputs, the engines, and four times the examples of each property
 	$(BIN)/python -m pytest -m slow --timeout=1800 $(ARGS)
+	$(BIN)/python -m pytest -m 'hypothesis and not stack and not slow and not demo and not bench' --timeout=900 \
+	  --hypothesis-profile=thorough -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? = 5 ]
 
 ENGINE ?= openvino
 .PHONY: test-engines

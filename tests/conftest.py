@@ -7,6 +7,7 @@ test a process without global providers.  Every test starts without OTEL_* varia
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 # No deadline: the machines that run this are shared, and time says nothing about right and wrong. In CI the same
 # examples each time, so that a failure is the change's own; elsewhere new ones, to find what nobody thought of.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The quick suite tries a quarter of the examples that `make test-slow` tries (`--hypothesis-profile=thorough`).
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", settings.get_profile("thorough"), max_examples=25)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
@@ -42,6 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or item.path.name.startswith("test_processes"):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take everything that importing left out of the collector's sight.
+
+    Many tests collect by hand, and each full collection would walk a million objects of libraries.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

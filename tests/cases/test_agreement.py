@@ -20,13 +20,14 @@ from otel_lifecycle import compute_request_metrics, replay_request_events
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES
 from otel_lifecycle.errors import LifecycleError
 from tests.core.walks import GENERATING, blurred, streamed, traces, walk
+from tests.support.examples import scaled
 from tests.support.telemetry import Telemetry
 
 from .live import BASE, EPOCH, near
 from .notation import METRICS, NOTES, NS
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
-few = settings(max_examples=40)
+few = settings(max_examples=scaled(40))
 
 
 @contextmanager
@@ -247,7 +248,7 @@ def call(request: Any, name: str, at_ns: Any, count: Any, choice: Any) -> None:
 
 
 @every_shape
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 @given(calls=CALLS, arrival=TIMES)
 def test_nothing_raises_and_every_request_ends_once(shape: str, calls: list[Any], arrival: Any) -> None:
     """Misuse of any kind is counted; the request ends once, its spans are sound and nothing is negative."""
@@ -271,7 +272,7 @@ def test_nothing_raises_and_every_request_ends_once(shape: str, calls: list[Any]
     assert root["attributes"]["inference.legal"] is (root["attributes"]["inference.violations"] == 0)
 
 
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 @given(calls=CALLS)
 def test_one_ttft_sample_at_most(calls: list[Any]) -> None:
     """TTFT samples never outnumber requests, whatever is marked twice."""

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.running import Ran, run_with
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _permuted_once() -> Iterator[None]:
+    """Remember scipy's permutation tests: many tests compare the same files, and the product gives a fixed seed."""
+    try:
+        from scipy import stats
+    except ImportError:
+        yield
+        return
+    real, known = stats.permutation_test, dict[Any, Any]()
+
+    def permuted(data: Any, statistic: Any, **options: Any) -> Any:
+        seen = [cell.cell_contents for cell in statistic.__closure__ or ()]
+        key = (statistic.__code__, pickle.dumps((data, seen, options)))
+        if key not in known:
+            known[key] = real(data, statistic, **options)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats, "permutation_test", permuted)
+        yield
 
 
 @pytest.fixture

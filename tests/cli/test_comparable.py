@@ -76,7 +76,15 @@ def loop(clients: int, seed: int, e2e: float, think: float, spread: float) -> It
 
 @pytest.mark.parametrize(
     ("clients", "think", "spread"),
-    [(1, 0.001, 0.2), (4, 0.001, 0.2), (4, 0.02, 0.2), (16, 0.001, 0.2), (1, 0.03, 0.2), (1, 0.01, 0.0)],
+    [
+        (4, 0.02, 0.2),
+        (1, 0.01, 0.0),
+        # The quick suite has one loop of several clients and one of a single client.
+        *(
+            pytest.param(*loop, marks=pytest.mark.slow)
+            for loop in [(1, 0.001, 0.2), (4, 0.001, 0.2), (16, 0.001, 0.2), (1, 0.03, 0.2)]
+        ),
+    ],
 )
 def test_how_fast_a_closed_loop_sends_is_no_condition(
     cli: Callable[..., Ran], clients: int, think: float, spread: float

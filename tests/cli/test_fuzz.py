@@ -21,9 +21,10 @@ from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, line, simulate, spans_of
 from tests.cli.live import serve, server
+from tests.support.examples import scaled
 
 EVERYTHING = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -106,7 +106,12 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["bash", "-c", script], cwd=folder, check=False, capture_output=True, timeout=120)
 
 
-@pytest.mark.parametrize("command", ["check", "check --json", "report", "report --json", "report --csv"])
+def slowly(*commands: str) -> list[Any]:
+    """Return commands of which only the first is tried by the quick suite: each is a process of its own."""
+    return [commands[0], *(pytest.param(command, marks=pytest.mark.slow) for command in commands[1:])]
+
+
+@pytest.mark.parametrize("command", slowly("check", "check --json", "report", "report --json", "report --csv"))
 def test_a_reader_that_leaves_at_once_finds_nothing(tmp_path: Path, command: str) -> None:
     """Exit code 1 would say that there is a violation."""
     with (tmp_path / "clean.json").open("wb") as out:
@@ -115,15 +120,15 @@ def test_a_reader_that_leaves_at_once_finds_nothing(tmp_path: Path, command: str
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_a_violation_found_stays_found(tmp_path: Path) -> None:
-    """Whoever leaves has the exit code of what was seen until then."""
+@pytest.mark.parametrize("command", slowly("check", "check --json"))
+def test_a_violation_found_stays_found(tmp_path: Path, command: str) -> None:
+    """A reader that leaves gets the exit code of what was seen until then."""
     (tmp_path / "many.json").write_bytes(_illegal(tmp_path))
-    for form in ("", "--json"):
-        ran = shell(f"cli check {form} many.json | head -1; exit ${{PIPESTATUS[0]}}", tmp_path)
-        assert (ran.returncode, ran.stderr) == (1, b"")
+    ran = shell(f"cli {command} many.json | head -1; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (ran.returncode, ran.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize("command", ["report", "report --json", "report --csv", "check", "view"])
+@pytest.mark.parametrize("command", slowly("report", "report --json", "report --csv", "check", "view"))
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full is Linux's")
 def test_an_output_that_is_full_is_code_2(tmp_path: Path, command: str) -> None:
     """One line, no traceback."""

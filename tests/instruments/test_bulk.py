@@ -31,6 +31,7 @@ from tests.instruments.ways import (
     count_calls,
     on_edges,
 )
+from tests.support.examples import scaled
 
 gaps = st.lists(
     st.integers(0, 200 * MS) | st.integers(0, 1 << 60) | st.sampled_from(on_edges(EDGES)), max_size=300
@@ -47,7 +48,7 @@ rounds_of_durations = st.lists(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25))
 @given(rounds=rounds)
 def test_both_ways_leave_the_same_in_every_reader(view: str, rounds: list[list[tuple[list[Any], Any]]]) -> None:
     """Whatever is recorded between collections, cumulative and delta points are those of plain recording."""
@@ -61,7 +62,7 @@ def test_both_ways_leave_the_same_in_every_reader(view: str, rounds: list[list[t
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15))
 @given(rounds=rounds_of_durations)
 def test_durations_of_many_requests_leave_the_same_in_every_reader(
     view: str, rounds: list[list[tuple[list[Any], Any]]]

@@ -221,7 +221,13 @@ class Configurator:
 """
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["of-the-distro", "another-configurator"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(False, id="of-the-distro"),
+        pytest.param(True, id="another-configurator", marks=pytest.mark.slow),
+    ],
+)
 def test_opentelemetry_instrument_needs_no_code(tmp_path: Path, otlp_http: HttpReceiver, other: bool) -> None:
     """The processor is in place, whoever set the providers up; at the end everything has been sent, once."""
     program = tmp_path / "program.py"
