@@ -73,3 +73,19 @@ def take_seat(
         return None
     neighbour = Neighbour(context, conditions.attributes.get(semconv.REQUEST_ID))
     return EngineSeat(engine, log, log.open(neighbour, shape, arrived), neighbour)
+
+
+def engine_is_shared(engine: str) -> None:
+    """Say that other processes feed an engine, too, such as further API servers: ``engine`` as its requests give it.
+
+    Whether it was idle, and who was ahead, is then left out of what is told of its requests.
+    """
+    runtime().engines.share(engine)
+
+
+def engines_are_mixed(engine: str) -> None:
+    """Say that several engines answer under one name and nobody knows which has a request, such as replicas of a model.
+
+    Nobody is then blamed for the waits and stalls of its requests.
+    """
+    runtime().engines.mix(engine)

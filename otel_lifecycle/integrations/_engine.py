@@ -98,7 +98,8 @@ class EngineInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base cl
         try:
             self._patch(patches, options.get("tracer_provider"))
         # Nothing stays half patched: a request that is opened by one patch may be ended by another one.
-        except (Unsupported, ImportError) as error:
+        # AttributeError: a class of the engine has moved or is gone.
+        except (Unsupported, ImportError, AttributeError) as error:
             patches.undo()
             self._tell(f"{self.distribution} is not as expected: {error}")
             return

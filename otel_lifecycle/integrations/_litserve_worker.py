@@ -24,15 +24,17 @@ __all__ = ["LitAPIStatus", "LoopResponseType", "Mark", "WorkerMarks"]
 # A subclass of int, because LitServe's message has no field to spare.  Pickle keeps its attributes, and all that
 # LitServe does with it works for an int.
 class Mark(int):
-    """A worker's number, and what happened to a request in it when (epoch nanoseconds)."""
+    """A worker's number, its API, and what happened to a request in it when (epoch nanoseconds)."""
 
     event: str
     at_ns: int
+    api: str
 
     @classmethod
-    def of(cls, worker_id: int | None, event: str) -> Mark:
+    def of(cls, worker_id: int | None, event: str, api: str) -> Mark:
         """Return the mark of what happens now."""
         mark = cls(worker_id or 0)
+        mark.api = api
         # The wall clock, because another process reads it and record() takes epoch nanoseconds.
         mark.event, mark.at_ns = event, time_ns()
         return mark
@@ -42,10 +44,12 @@ class WorkerMarks(Callback):  # type: ignore[misc]  # litserve has no types
     """Marks, in a worker, when a request leaves the queue and when its input enters the model."""
 
     def __init__(self) -> None:
+        self._api = ""
         self._taken: dict[str, tuple[Any, int, Any, int | None]] = {}
 
-    def on_before_setup(self, *arguments: Any, **named: Any) -> None:
-        """Look at what this process sends from now on."""
+    def on_before_setup(self, *arguments: Any, lit_api: Any = None, **named: Any) -> None:
+        """Look at what this process sends from now on; it works for one API."""
+        self._api = str(getattr(lit_api, "api_path", ""))
         original = LitLoop.put_response
         signature = inspect.signature(original)
 
@@ -80,4 +84,4 @@ class WorkerMarks(Callback):  # type: ignore[misc]  # litserve has no types
 
     def _send(self, uid: str, event: str) -> None:
         transport, queue, kind, worker_id = self._taken[uid]
-        transport.send((uid, ((), LitAPIStatus.START, kind, Mark.of(worker_id, event))), consumer_id=queue)
+        transport.send((uid, ((), LitAPIStatus.START, kind, Mark.of(worker_id, event, self._api))), consumer_id=queue)

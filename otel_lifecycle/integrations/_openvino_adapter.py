@@ -23,6 +23,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver
 from otel_lifecycle.integrations._drop_in import Hooks
+from otel_lifecycle.integrations._engine_names import EngineNames
 
 _NS_PER_MS: Final = 1_000_000
 # The engine's default for max_new_tokens is its largest unsigned number.  A limit as high as this one is none.
@@ -83,6 +84,7 @@ class _Pipelines:
     def __init__(self, tracer_provider: TracerProvider | None, status: Any) -> None:
         self._tracer_provider = tracer_provider
         self._status = status
+        self._names = EngineNames("openvino")
         self._models: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._open: weakref.WeakKeyDictionary[Any, dict[int, _OpenvinoGeneration]] = weakref.WeakKeyDictionary()
         self._dropped: deque[_OpenvinoGeneration] = deque()
@@ -101,7 +103,7 @@ class _Pipelines:
         conditions = {
             "request_id": str(request_id),
             "model": model,
-            "engine": model,
+            "engine": self._names.of(pipeline, model),
             "provider": "openvino",
             "operation": "text_completion",
             "max_tokens": limit if isinstance(limit, int) and limit < _UNLIMITED else None,

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle import monotonic
+from otel_lifecycle import driver, monotonic
 from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
+from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
 
 MODULE: Final = "sglang.srt.managers.tokenizer_manager"
@@ -55,6 +56,7 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     """Wrap the methods that show a request's lifecycle; EngineMismatch if one is missing."""
     owner = manager()
     frontend = _SglangFrontend(tracer_provider)
+    hooks.around(owner, "__init__", after=frontend.made)
     hooks.around(owner, "_init_req_state", after=frontend.opened)
     hooks.around(owner, "_send_one_request", before=frontend.sent)
     hooks.around(owner, "_send_batch_request", before=frontend.sent_together)
@@ -88,6 +90,18 @@ class _SglangFrontend:
 
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
         self._requests = EngineRequests(tracer_provider)
+        self._names = EngineNames("sglang")
+
+    def made(self, _noted: None, _result: None, manager: Any, *_arguments: Any, **_named: Any) -> None:
+        """After ``TokenizerManager.__init__``: who else uses its engine is known."""
+        options = getattr(manager, "server_args", None)
+        engine = self._names.of(manager, getattr(manager, "served_model_name", None))
+        # Each tokenizer worker is a process of its own; all of them feed one scheduler.
+        if getattr(options, "tokenizer_worker_num", 1) > 1:
+            driver.engine_is_shared(engine)
+        # The controller picks the scheduler, and the answer does not say which one it was.
+        if getattr(options, "dp_size", 1) > 1:
+            driver.engines_are_mixed(engine)
 
     def around(self, original: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         """Return ``generate_request`` with a request around it."""
@@ -123,7 +137,7 @@ class _SglangFrontend:
         received = getattr(obj, "received_time", None)
         generates = hasattr(obj, "sampling_params") and hasattr(obj, "stream")
         group = self._requests.begin(
-            _asked(manager, obj, generates=generates),
+            _asked(manager, obj, self._names, generates=generates),
             shape="preprocess_first" if generates else "pooling",
             arrived_at_ns=monotonic(received) if received else None,
         )
@@ -248,7 +262,7 @@ def _ns(seconds: float) -> int:
     return int(seconds * _NS)
 
 
-def _asked(manager: Any, obj: Any, *, generates: bool) -> dict[str, object]:
+def _asked(manager: Any, obj: Any, names: EngineNames, *, generates: bool) -> dict[str, object]:
     """Return what a request says about itself."""
     model = getattr(manager, "served_model_name", None)
     sampling = getattr(obj, "sampling_params", None)
@@ -257,7 +271,8 @@ def _asked(manager: Any, obj: Any, *, generates: bool) -> dict[str, object]:
     return {
         "request_id": rid if isinstance(rid, str) else None,
         "model": getattr(obj, "lora_path", None) or model,
-        "engine": model,
+        # Adapters of one base model share its engine.
+        "engine": names.of(manager, model),
         "provider": "sglang",
         "operation": "text_completion" if generates else "embeddings",
         "max_tokens": limit,

@@ -24,6 +24,7 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
+from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
 
 SERVER_MODULE: Final = "transformers.cli.serving.server"
@@ -87,6 +88,7 @@ class _BatchingEngine:
 
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
         self._requests = EngineRequests(tracer_provider)
+        self._names = EngineNames("transformers")
         self._adding = threading.local()
         self._states: dict[int, weakref.ref[Any]] = {}
         self._origins: dict[int, tuple[weakref.ref[Any], Any]] = {}
@@ -98,7 +100,7 @@ class _BatchingEngine:
         group = self._requests.begin(
             {
                 "model": model,
-                "engine": model,
+                "engine": self._names.of(manager, model),
                 "provider": "huggingface",
                 "operation": "text_completion",
                 "input_tokens": len(input_ids),

@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle import monotonic, step
+from otel_lifecycle import driver, monotonic, step
 from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
+from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
 from otel_lifecycle.types import Request
 
@@ -87,12 +88,22 @@ class _VllmEngine:
     def __init__(self, tracer_provider: TracerProvider | None) -> None:
         self.requests = EngineRequests(tracer_provider)
         self.model: str | None = None
+        self.name: str | None = None
 
     def describe(self, config: Any) -> None:
         """Note what the engine's configuration says about the model."""
         model = config.model_config
         name = getattr(model, "served_model_name", None) or model.model
         self.model = name if isinstance(name, str) else name[0]
+
+    def called(self, name: str, config: Any, clients: int) -> None:
+        """Note the engine's name, and who else uses it; ``clients``: API servers that feed the same engine core."""
+        self.name = name
+        if clients > 1:
+            driver.engine_is_shared(name)
+        # The client picks the engine core that is least busy, and tells nobody.
+        if getattr(getattr(config, "parallel_config", None), "data_parallel_size", 1) > 1:
+            driver.engines_are_mixed(name)
 
 
 class _Frontend:
@@ -102,10 +113,15 @@ class _Frontend:
         self._tracer_provider = tracer_provider
         # Weak: what is kept for an engine goes when the engine is gone.
         self._engines: weakref.WeakKeyDictionary[Any, _VllmEngine] = weakref.WeakKeyDictionary()
+        self._names = EngineNames("vllm")
 
-    def engine_made(self, _noted: None, _result: None, engine: Any, *_arguments: Any, **_named: Any) -> None:
+    def engine_made(self, _noted: None, _result: None, engine: Any, *_arguments: Any, **named: Any) -> None:
         """After ``AsyncLLM.__init__`` and ``LLMEngine.__init__``."""
-        self._of(engine.output_processor).describe(engine.vllm_config)
+        processor, config = engine.output_processor, engine.vllm_config
+        known = self._of(processor)
+        known.describe(config)
+        # All versions pass client_count by name; an offline engine has none.
+        known.called(self._names.of(processor, known.model), config, named.get("client_count", 1))
 
     def added(
         self,
@@ -132,7 +148,7 @@ class _Frontend:
     def _opened(self, engine: _VllmEngine, request: Any, parent_req: Any) -> EngineGroup:
         pooling = request.sampling_params is None
         group = engine.requests.begin(
-            _asked(request, engine.model),
+            _asked(request, engine.model, engine.name),
             shape="pooling" if pooling else "preprocess_first",
             arrived_at_ns=int(request.arrival_time * _NS),
             expected=1 if parent_req is None else parent_req.n,
@@ -241,7 +257,7 @@ def _cached_tokens(output: Any) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _asked(request: Any, model: str | None) -> dict[str, object]:
+def _asked(request: Any, model: str | None, engine: str | None) -> dict[str, object]:
     """Return what a request says about itself."""
     # Missing in 0.12, where request_id is the client's own; later versions add a suffix to that.
     name = getattr(request, "external_req_id", None) or request.request_id
@@ -250,7 +266,8 @@ def _asked(request: Any, model: str | None) -> dict[str, object]:
     return {
         "request_id": name,
         "model": model if lora is None else lora.lora_name,
-        "engine": model,
+        # Adapters of one base model share its engine.
+        "engine": engine,
         "provider": "vllm",
         "operation": _operation(name, pooling=sampling is None),
         "input_tokens": None if prompt is None else len(prompt),

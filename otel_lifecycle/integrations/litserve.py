@@ -1,7 +1,8 @@
 """``LitServe``: its HTTP endpoints, and its inference workers in other processes.
 
 A request arrives over HTTP, is admitted when a worker takes it from the queue, and its input is ready when
-``predict`` begins.  Tokens are those of the frames of an OpenAI spec; what another API streams is output of unknown
+``predict`` begins.  Its engine is the API it asks for; where an API has several workers, the one that takes it.
+Tokens are those of the frames of an OpenAI spec; what another API streams is output of unknown
 size, and what it returns is a whole answer.  Where a worker decodes several requests at once, it does not tell which
 one enters the model, so preprocessing and prefill are absent.  ``on_after_predict`` is not used: for a generator it
 comes before the first token, not after the last.
@@ -9,16 +10,19 @@ comes before the first token, not after the last.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
+from otel_lifecycle import driver
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.opening import current
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
+from otel_lifecycle.integrations._drop_in import observe
 from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, installed_version
 
 _STATES: Final = {"admit": "queued", "input_ready": "preprocessing"}
@@ -40,37 +44,78 @@ class LitServeInstrumentor(EngineInstrumentor):
 
         told = {"backend": "litserve", "backend_version": installed_version(self.distribution)}
 
+        workers: dict[str, int] = {}
+
+        def follow(server: Any) -> None:
+            # First what may be missing: a server whose workers send no marks is better left alone.
+            # The public way to add a callback is an argument of LitServer, which exists by now.
+            server._callback_runner._add_callbacks(worker.WorkerMarks())
+            for lit_api in server.litapi_connector:
+                workers[lit_api.api_path] = len(server._inference_workers_config_for_api(lit_api.api_path))
+            routes = [_route_of(litserve, lit_api) for lit_api in server.litapi_connector]
+            server.app.add_middleware(LifecycleMiddleware, routes=routes, tracer_provider=tracer_provider, **told)
+
         def followed(original: Callable[..., None]) -> Callable[..., None]:
             def register_middleware(server: Any) -> None:
                 original(server)
-                routes = [_route_of(litserve, lit_api) for lit_api in server.litapi_connector]
-                server.app.add_middleware(LifecycleMiddleware, routes=routes, tracer_provider=tracer_provider, **told)
-                # The public way to add a callback is an argument of LitServer, which exists by now.
-                server._callback_runner._add_callbacks(worker.WorkerMarks())
+                observe(follow, server)
 
             return register_middleware
 
+        def serving(original: Callable[..., Any]) -> Callable[..., Any]:
+            signature = inspect.signature(original)
+
+            def start_server(*arguments: Any, **named: Any) -> Any:
+                observe(_say_who_competes, signature, workers, arguments, named)
+                return original(*arguments, **named)
+
+            return start_server
+
         def listening(original: Callable[..., Any]) -> Callable[..., Any]:
             def response_queue_to_buffer(transport: Any, response_buffer: Any, *more: Any, **named: Any) -> Any:
-                return original(_Listening(transport, response_buffer, worker), response_buffer, *more, **named)
+                return original(
+                    _Listening(transport, response_buffer, worker, workers), response_buffer, *more, **named
+                )
 
             return response_queue_to_buffer
 
         # Not public, checked with 0.2.19.  Where the method or the function is missing, the server is left alone.
         patches.wrap(litserve.server.LitServer, "_register_middleware", followed)
+        patches.wrap(litserve.server.LitServer, "_start_server", serving)
         patches.wrap(litserve.server, "response_queue_to_buffer", listening)
         patches.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
+
+
+def _say_who_competes(signature: inspect.Signature, workers: dict[str, int], arguments: Any, named: Any) -> None:
+    """Before the API servers start, each of them a fork of this process: tell which engines are not theirs alone."""
+    told = signature.bind(*arguments, **named).arguments
+    several = told["num_uvicorn_servers"] > 1 and told["uvicorn_worker_type"] == "process"
+    for api, count in workers.items():
+        if count > 1:
+            # Until one of them takes a request, nobody knows which one it will be.
+            driver.engines_are_mixed(api)
+        if several:
+            for engine in (api, *(_engine_of(api, number) for number in range(count))):
+                driver.engine_is_shared(engine)
+
+
+def _engine_of(api: str, worker: int) -> str:
+    """Return the name of one of several workers of an API."""
+    return f"{api} #{worker}"
 
 
 def _route_of(litserve: Any, lit_api: Any) -> Route:
     """Return the route of one API and what is known of its requests."""
     if isinstance(lit_api.spec, litserve.OpenAISpec):
-        return Route(lit_api.spec.api_path, methods=["POST"], operation="chat", tokens="openai")
+        path = lit_api.spec.api_path
+        return Route(path, methods=["POST"], operation="chat", tokens="openai", engine=lit_api.api_path)
     if isinstance(lit_api.spec, litserve.OpenAIEmbeddingSpec):
         path = lit_api.spec.api_path
-        return Route(path, methods=["POST"], operation="embeddings", shape="pooling", tokens="openai")
+        told = {"operation": "embeddings", "shape": "pooling", "engine": lit_api.api_path}
+        return Route(path, methods=["POST"], tokens="openai", **told)
     # Whatever it is that the API makes, the conventions have no better word for it.
-    return Route(lit_api.api_path, methods=["POST"], operation="generate_content", tokens=_unknown)
+    path = lit_api.api_path
+    return Route(path, methods=["POST"], operation="generate_content", tokens=_unknown, engine=path)
 
 
 def _unknown(part: object) -> None:
@@ -94,10 +139,11 @@ def _remembering(original: Callable[..., None]) -> Callable[..., None]:
 class _Listening:
     """A transport whose messages are looked at as they come."""
 
-    def __init__(self, transport: Any, waiting: Any, worker: Any) -> None:
+    def __init__(self, transport: Any, waiting: Any, worker: Any, workers: dict[str, int]) -> None:
         self._transport = transport
         self._waiting = waiting
         self._worker = worker
+        self._workers = workers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -125,6 +171,8 @@ class _Listening:
             # Several choices are taken from the queue one by one; the first one counts for the request.
             # Checked before the mark, because a late one would be an illegal transition.
             if handle.state == _STATES[worker_id.event]:
+                if worker_id.event == "admit" and self._workers.get(worker_id.api, 0) > 1:
+                    handle.set(engine=_engine_of(worker_id.api, int(worker_id)))
                 handle.record([{"event": worker_id.event, "timestamp": worker_id.at_ns}])
         elif status == self._worker.LitAPIStatus.ERROR and kind == self._worker.LoopResponseType.STREAMING:
             # The client sees a stream that ends normally, with what there was until now.

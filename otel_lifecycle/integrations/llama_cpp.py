@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver
+from otel_lifecycle._log import say
 from otel_lifecycle._request.opening import current
 from otel_lifecycle._request.startup import startup
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
@@ -31,6 +32,7 @@ from otel_lifecycle.integrations._engine import (
     reader,
     whole,
 )
+from otel_lifecycle.integrations._engine_names import EngineNames
 
 METHODS: Final[Mapping[str, tuple[str, str]]] = {
     "create_chat_completion": ("chat", "default"),
@@ -68,9 +70,11 @@ class LlamaCppInstrumentor(EngineInstrumentor):
         if is_end is None:
             raise Unsupported("llama_cpp has no llama_vocab_is_eog")
         told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
+        names = EngineNames(BACKEND)
         patches.wrap(llama, "__init__", _Loading(told, tracer_provider).around)
         for name, (operation, shape) in METHODS.items():
-            patches.wrap(llama, name, _Method({**told, "operation": operation}, shape, tracer_provider).around)
+            method = _Method({**told, "operation": operation}, shape, tracer_provider, names)
+            patches.wrap(llama, name, method.around)
         patches.wrap(llama, "generate", _Generation(is_end).around)
         # find_spec() and not an import: the server's packages are heavy, and most programs use the class alone.
         if all(importlib.util.find_spec(name) is not None for name in SERVER_NEEDS):
@@ -98,6 +102,12 @@ class _Loading:
 class _Method(EngineMethod):
     """How the calls of one method become requests."""
 
+    def __init__(
+        self, told: Mapping[str, object], shape: str, tracer_provider: TracerProvider | None, names: EngineNames
+    ) -> None:
+        super().__init__(told, shape, tracer_provider)
+        self._names = names
+
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method with a request around it."""
 
@@ -105,7 +115,9 @@ class _Method(EngineMethod):
             call = self.begin(_asked(named))
             if not call:
                 return original(llama, *arguments, **named)
-            call.suggest(model=model_name(named.get("model") or llama.model_path))
+            # The model of a call is what its client calls it; the engine is the loaded file, whatever it is called.
+            engine = self._names.of(llama, model_name(llama.model_path))
+            call.suggest(model=model_name(named.get("model") or llama.model_path), engine=engine)
             result = call.run(original, llama, *arguments, **named)
             # Tokens are marked in generate(), where the model yields them; the frames add only what else they tell.
             read = reader(call, counts=False)
@@ -146,8 +158,7 @@ class _Generation:
         try:
             token = next(source)
             while True:
-                # _model is private, checked with 0.3.36; the requirement excludes 0.4.
-                if not self._is_end(llama._model.vocab, token):
+                if not self._ends(llama, token):
                     drive.item(count)
                 elif drive.awaits_output:
                     # An end token first: the answer is empty, and that is known.
@@ -159,6 +170,15 @@ class _Generation:
             return
         finally:
             source.close()
+
+    def _ends(self, llama: Any, token: int) -> bool:
+        """Whether a token is the end of the answer and no part of it; no token is, where that cannot be asked."""
+        try:
+            # _model is private, checked with 0.3.36.  Where it is gone, the end counts as one token of output.
+            return self._is_end(llama._model.vocab, token)
+        except AttributeError as error:
+            say("instrument.llama_cpp.vocab", f"llama-cpp-python does not tell its end tokens: {error}")
+            return False
 
 
 def _asked(named: Mapping[str, Any]) -> dict[str, object]:

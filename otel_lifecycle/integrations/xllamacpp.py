@@ -25,6 +25,8 @@ from otel_lifecycle.integrations._engine import (
     whole,
 )
 
+BACKEND: Final = "llama.cpp"
+
 METHODS: Final[Mapping[str, tuple[str, str]]] = {
     "handle_chat_completions": ("chat", "default"),
     "handle_completions": ("text_completion", "default"),
@@ -44,7 +46,7 @@ class XllamacppInstrumentor(EngineInstrumentor):
         # Imported here: this module is loaded as an entry point, whether the engine is installed or not.
         import xllamacpp
 
-        told = {"backend": "llama.cpp", "backend_version": installed_version(self.distribution)}
+        told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
         for name, (operation, shape) in METHODS.items():
             handler = _Handler({**told, "operation": operation}, shape, tracer_provider)
             patches.wrap(xllamacpp.Server, name, handler.around)
@@ -57,7 +59,7 @@ class _Handler(EngineMethod):
         """Return the method with a request around it."""
 
         def handle(server: Any, prompt: Any, *callback: Any, **named: Any) -> Any:
-            call = self.begin(_asked(prompt))
+            call = self.begin({**_asked(prompt), "engine": _engine(server)})
             if not call:
                 return original(server, prompt, *callback, **named)
             run = _Run(call)
@@ -68,6 +70,12 @@ class _Handler(EngineMethod):
             return result
 
         return handle
+
+
+def _engine(server: Any) -> str | None:
+    """Return what the requests of a server compete for: its address, since a server does not tell its model."""
+    address = getattr(server, "listening_address", None)
+    return f"{BACKEND} {address.rpartition('/')[2]}" if isinstance(address, str) else None
 
 
 class _Run:

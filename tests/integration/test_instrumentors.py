@@ -66,6 +66,14 @@ class NotAsExpected(EngineOfPytest):
         patches.wrap(Engine, "decode", lambda original: original)
 
 
+class WithoutItsClass(EngineOfPytest):
+    """Asks for an attribute there is not, after a method that there is."""
+
+    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
+        super()._patch(patches, tracer_provider)
+        patches.wrap(pytest.Engine, "generate", lambda original: original)  # type: ignore[attr-defined]  # the point
+
+
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test may hear what is said once."""
@@ -105,12 +113,18 @@ def test_engine_that_is_not_installed_is_nothing_to_speak_of(caplog: pytest.LogC
     assert [record for record in caplog.records if record.name == "otel_lifecycle"] == []
 
 
-def test_engine_that_is_not_as_expected_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("instrumentor", "missing"),
+    [(NotAsExpected, "Engine has no decode"), (WithoutItsClass, "module 'pytest' has no attribute 'Engine'")],
+)
+def test_engine_that_is_not_as_expected_is_left_alone(
+    caplog: pytest.LogCaptureFixture, instrumentor: type[EngineOfPytest], missing: str
+) -> None:
     """What was replaced before the miss is put back."""
-    NotAsExpected().instrument()
+    instrumentor().instrument()
     lines = [record.getMessage() for record in caplog.records if record.name == "otel_lifecycle"]
-    NotAsExpected().uninstrument()
-    assert lines == ["pytest is not as expected: Engine has no decode; it is not instrumented"]
+    instrumentor().uninstrument()
+    assert lines == [f"pytest is not as expected: {missing}; it is not instrumented"]
     assert Engine().generate() == "text"
 
 
