@@ -7,17 +7,18 @@ name in that module or below it; a row without a module matches the name anywher
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 LEFT: Final = "client_disconnected"
 
-Meaning: TypeAlias = Literal["cancellation", "connection", "cancel", "timeout", "fail", "complete", "status"]
+Meaning: TypeAlias = Literal["cancellation", "connection", "cancel", "timeout", "fail", "complete", "status", "attempt"]
 """What a row says of its class.
 
 ``cancellation``: the task was cancelled; at the deadline a timeout, and after the client left its doing.
 ``connection``: a connection broke; the client's is a cancel, the engine's a failure.
-``status``: the exception carries an HTTP status, which decides.  The others are the terminal event itself.
+``status``: the exception carries an HTTP status, which decides.
+``attempt``: this attempt is given up for another one, whatever it failed by.  The others are the terminal event itself.
 """
 
 
@@ -41,7 +42,7 @@ ROWS: Final[tuple[EndingRow, ...]] = (
     # The process is told to stop; nothing is wrong with the request.
     *_rows("cancel", "shutdown", "KeyboardInterrupt", "SystemExit"),
     # The next attempt is a request of its own; this one neither succeeded nor failed.
-    *_rows("cancel", None, "celery.exceptions.Retry", "celery.exceptions.Ignore", "celery.exceptions.Reject"),
+    *_rows("attempt", None, "celery.exceptions.Retry", "celery.exceptions.Ignore", "celery.exceptions.Reject"),
     *_rows("timeout", None, "TimeoutError", "TimeoutException", "trio.TooSlowError", "requests.exceptions.Timeout"),
     *_rows("timeout", None, "APITimeoutError", "gevent.Timeout", "eventlet.timeout.Timeout", "ServerTimeoutError"),
     *_rows("timeout", "deadline", "SoftTimeLimitExceeded", "TimeLimitExceeded", "DeadlineExceeded"),
@@ -71,12 +72,14 @@ ROWS: Final[tuple[EndingRow, ...]] = (
 class Terminal:
     """A terminal event with its reason and error type.  It holds no exception, and so no frame stays alive with it.
 
-    ``complete`` as the ending of an exception means that the block counts as left normally.
+    ``complete`` as the ending of an exception means that the block counts as left normally.  ``decided``: it stands
+    whatever came out of the engine before.
     """
 
     event: Literal["complete", "cancel", "timeout", "fail"]
     reason: str | None = None
     error_type: str | None = None
+    decided: bool = field(default=False, compare=False)
 
 
 def failing(reason: str) -> Terminal:

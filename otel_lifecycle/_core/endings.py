@@ -131,6 +131,10 @@ def _failure_by(error: BaseException, table: EndingTable) -> Terminal:
     return Terminal("fail", error_type=types.pop() if len(types) == 1 else SEVERAL)
 
 
+GIVEN_UP: Final = Terminal("cancel", decided=True)
+"""How an attempt ends that is given up for another one."""
+
+
 class EndingTable:
     """The rows by class name, ready for look-up.  Immutable: :meth:`extended` gives another one."""
 
@@ -219,6 +223,8 @@ def _ending(event: str, reason: str | None, error: BaseException) -> Terminal:
         return Terminal("fail", reason=reason, error_type=reason or error_type(error))
     if event == "timeout":
         return timeout(reason)
+    if event == "attempt":
+        return GIVEN_UP
     return Terminal("cancel", reason=reason) if event == "cancel" else COMPLETE
 
 

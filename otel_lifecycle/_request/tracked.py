@@ -256,10 +256,11 @@ class TrackedRequest(MarkedRequest):
     def _first_cause(self, terminal: Terminal) -> Terminal:
         """Return what came out of the engine first; a framework may have wrapped it since.
 
-        A cancellation is the exception: a timeout around it turns it into the error that leaves the block.
+        Not after a cancellation, which a timeout turns into the error that leaves the block; nor where what leaves the
+        block is the decision to try again.
         """
         first = self.state.passed
-        return terminal if first is None or first.event == "cancel" else first
+        return terminal if first is None or first.event == "cancel" or terminal.decided else first
 
     def passed(self, error: BaseException) -> None:
         """Note that an exception came out of a stream or a block: the first is the end, unless another is marked.

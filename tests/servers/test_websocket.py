@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle.asgi import LifecycleMiddleware, Messages, Route
 from otel_lifecycle.errors import ConfigurationError
 from tests.integration.support_http import PARENT_ID, TRACE_ID, TRACEPARENT, serving, wait_for
-from tests.servers.support import COMPLETED, FAILED, LEFT, LoopThread, async_engine, ending_of, request_spans
+from tests.servers.support import COMPLETED, DEADLINE, FAILED, LEFT, LoopThread, async_engine, ending_of, request_spans
 from tests.support.plain import Span
 from tests.support.telemetry import Telemetry
 
@@ -213,6 +214,50 @@ def test_a_socket_that_is_closed_on_a_request(telemetry: Telemetry, code: int, e
     assert ending_of(span) == ending
 
 
+def test_a_deadline(telemetry: Telemetry) -> None:
+    """The handler's own timeout at the deadline of the route; and the socket goes on with the next message."""
+
+    async def handler(socket: WebSocket) -> None:
+        await socket.accept()
+
+        async def answer(kind: str) -> None:
+            async for token in tokens_of(kind):
+                await socket.send_text(token)
+
+        for _ in range(2):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(answer(await socket.receive_text()), 0.1)
+            await socket.send_text("end")
+
+    with served(telemetry, handler, Messages(), deadline=0.1) as address:
+        _, answer = converse(address, "endless", "good")
+        assert answer == ["t0 ", "t1 ", "t2 "]
+        spans = ended(telemetry, 2)
+    assert [ending_of(span) for span in spans] == [DEADLINE, COMPLETED]
+
+
+def test_a_server_that_cancels_at_the_deadline(telemetry: Telemetry) -> None:
+    """The timeout lies around the app, as a server's own does: its cancellation is the deadline."""
+
+    def limited(app: Any) -> Any:
+        async def call(scope: Any, receive: Any, send: Any) -> None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(app(scope, receive, send), 0.1)
+
+        return call
+
+    inner = Starlette(routes=[WebSocketRoute("/ws", swallow)])
+    routes = [Route("/ws", messages=Messages(), deadline=0.05)]
+    app = limited(LifecycleMiddleware(inner, routes=routes, tracer_provider=telemetry.tracer_provider))
+    with serving(app, ws="websockets-sansio") as server:
+        with connect(f"ws://127.0.0.1:{server.port}/ws") as client:
+            client.send("endless")
+            with pytest.raises(websockets.exceptions.ConnectionClosed):
+                list(iter(client.recv, "end"))
+        (span,) = ended(telemetry, 1)
+    assert ending_of(span) == DEADLINE
+
+
 def test_a_route_of_http_follows_no_socket(telemetry: Telemetry) -> None:
     """Nor does one of sockets follow HTTP."""
 
@@ -235,15 +280,20 @@ def test_rules_that_make_no_sense_are_refused(messages: Any) -> None:
 
 
 def test_the_websockets_library(telemetry: Telemetry) -> None:
-    """Without ASGI: a block for each message; a client that leaves is a cancel (C114)."""
+    """Without ASGI: a block for each message; a client that leaves is a cancel (C114); a deadline, and errors."""
     provider = telemetry.tracer_provider
 
     async def handler(socket: Any) -> None:
         async for kind in socket:
             async with lifecycle.serving(socket.request.headers, tracer_provider=provider):
-                async for token in tokens_of(kind):
-                    await socket.send(token)
+                if kind == "late":
+                    lifecycle.current().set(deadline=0.05)
+                await asyncio.wait_for(reply(socket, kind), 0.05 if kind == "late" else None)
                 await socket.send("end")
+
+    async def reply(socket: Any, kind: str) -> None:
+        async for token in tokens_of("endless" if kind == "late" else kind):
+            await socket.send(token)
 
     async def start() -> Any:
         return await websockets.asyncio.server.serve(handler, "127.0.0.1", 0)
@@ -256,9 +306,12 @@ def test_the_websockets_library(telemetry: Telemetry) -> None:
         with connect(address) as client:
             client.send("endless")
             client.recv()
-        spans = ended(telemetry, 2)
+        for kind in ("late", "broken", "cut"):
+            with pytest.raises(websockets.exceptions.ConnectionClosed):
+                converse(address, kind)
+        spans = ended(telemetry, 5)
     finally:
         server.close()
         loop.run(lambda: asyncio.wait_for(server.wait_closed(), 10))
         loop.stop()
-    assert [ending_of(span) for span in spans] == [COMPLETED, LEFT]
+    assert [ending_of(span) for span in spans] == [COMPLETED, LEFT, DEADLINE, FAILED, FAILED]
