@@ -68,7 +68,9 @@ def how(row: EndingRow) -> str:
         return "cancelled, reason client_disconnected (the client's side)"
     if row.meaning == "status":
         return "by its HTTP status"
-    if row.meaning in ("cancellation", "attempt"):
+    if row.meaning == "cancellation":
+        return "cancelled"
+    if row.meaning == "attempt":
         return "cancelled"
     return said(Terminal(row.meaning, row.reason))
 
