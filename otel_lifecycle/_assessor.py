@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext
 
 from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.usual import UsualEnd
 from otel_lifecycle._core.verdict import Finished, Verdict
 
 
@@ -24,6 +26,9 @@ class Assessor(Protocol):
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics; ``context`` is that of its span."""
+
+    def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
+        """Take a usual request that no span shows, to be judged later."""
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""

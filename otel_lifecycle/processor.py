@@ -15,12 +15,13 @@ from typing import Any
 from opentelemetry import metrics
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._core.usual import UsualEnd
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
@@ -148,6 +149,10 @@ class LifecycleSpanProcessor(SpanProcessor):
         verdict = assess(finished, threshold=self._threshold, slo=self._slo)
         self._guard("record", self._instruments.finished, finished, verdict, context, convention=self.gen_ai_metrics)
         return verdict
+
+    def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
+        """Take a usual request that no span shows: it is judged when metrics are collected."""
+        self._guard("record", self._instruments.usual, end, span, self._threshold, self._slo)
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""

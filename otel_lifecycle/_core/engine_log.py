@@ -283,6 +283,12 @@ class EngineLog:
             return Interference(stalls=stalls)
         return who_held(slot, others, windows, stalls, waiting=waiting, shared=self.shared, full=full)
 
+    def alone(self, slot: EngineSlot) -> bool:
+        """Return whether a request that has ended was alone from its arrival on, as far as a short look can tell."""
+        arrived = slot.arrived
+        with self._lock:
+            return arrived is not None and arrived >= self.dropped_to and self._alone(slot, arrived)
+
     def _alone(self, slot: EngineSlot, since: int) -> bool:
         """Return whether no other request has been there since; False where that takes a longer look."""
         ended, (_, left) = self._ended, self._left

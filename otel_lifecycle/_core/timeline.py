@@ -62,7 +62,8 @@ class Timeline:
     ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.  ``applied_at`` is
     the time that was kept of the last event, ``uncounted`` whether a chunk of unknown size has come.  ``assumed``: its
     owner counted a frame that does not say its size as one token.  ``misplaced``: tokens that lost their time because
-    they were marked live before a time already given.
+    they were marked live before a time already given.  ``plain``: every event so far went through :meth:`advance`, so
+    its times are our own readings in order, its tokens single ones of one choice, and it was never preempted.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Timeline:
         "misplaced",
         "output_at",
         "output_seen",
+        "plain",
         "preempted",
         "preempted_across",
         "preemptions",
@@ -99,6 +101,7 @@ class Timeline:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.state = NOT_ARRIVED
+        self.plain = True
         self.ended_in: str | None = None
         self.interrupted: str | None = None
         self.times: dict[str, Time] = {}
@@ -177,6 +180,7 @@ class Timeline:
         if not remote and (given or self._given is not None):
             self._read_appended()
         self._check_order(event, timestamp, remote)
+        self.plain = False
         self._remember(event, timestamp, count, choice, remote)
         if given and not remote and timestamp is not None:
             self._given, self._given_from = timestamp, len(self.tokens.get(0, ()))

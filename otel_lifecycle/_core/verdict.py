@@ -141,13 +141,14 @@ def assess(finished: Finished, *, threshold: float = DOMINANCE_THRESHOLD, slo: S
         slo=slo_results,
         slo_stages=missed_stages(slo_results or {}, stages, report["shape"]),
         cause=held.cause(bottleneck, metrics["decode_time"]),
-        queue_time=_by_cause(held.queue),
-        stall_time=_by_cause(held.stall_split),
+        queue_time=by_cause(held.queue),
+        stall_time=by_cause(held.stall_split),
         outputs=_outputs(finished),
     )
 
 
-def _by_cause(split: QueueSplit | StallSplit | None) -> dict[str, float]:
+def by_cause(split: QueueSplit | StallSplit | None) -> dict[str, float]:
+    """Return the seconds of a split by cause, without those that are 0."""
     if split is None:
         return {}
     # Parts of 0 are left out: a counter that adds 0 only makes a series that never moves.

@@ -54,9 +54,10 @@ class Columns:
 
     def flush(self) -> None:
         """Hand all samples over; an instrument that fails does not keep the others from theirs."""
-        while self._filled:
+        # In the order of the samples: it is the order of the points in every collection that follows.
+        for column in list(self._filled):
             # Taken off first: a column whose instrument fails is not tried again for ever.
-            column, _ = self._filled.popitem()
+            self._filled.pop(column, None)
             try:
                 column.flush()
             except Exception as error:  # noqa: BLE001  # it is the provider's, or a view's

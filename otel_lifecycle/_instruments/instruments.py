@@ -13,14 +13,18 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from time import time_ns
 from typing import Any
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._core.usual import UsualEnd
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._instruments.buffer import FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
@@ -29,6 +33,7 @@ from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combin
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
+from otel_lifecycle._instruments.usual import UsualRequest
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
@@ -45,7 +50,9 @@ class Instruments:
         self._columns = Columns()
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
-        self._buffer: FoldBuffer[HandedOver] = FoldBuffer(self._fold_one, self._columns.flush, lambda: self._gaps.bulk)
+        self._buffer: FoldBuffer[HandedOver | UsualRequest] = FoldBuffer(
+            self._fold_one, self._columns.flush, lambda: self._gaps.bulk
+        )
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
@@ -77,6 +84,10 @@ class Instruments:
         """
         self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.output_gaps))
 
+    def usual(self, end: UsualEnd, span: SpanContext, threshold: float, slo: Slo | None) -> None:
+        """Take a usual request, to be judged when it is folded."""
+        self._buffer.put(UsualRequest(end, span, time_ns(), threshold, slo), len(end.timeline.tokens.get(0, ())))
+
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""
         self._buffer.put(OpenGaps(labels, sorted(gaps), now_in(context)), len(gaps))
@@ -102,9 +113,9 @@ class Instruments:
         self._buffer.forget()
         self._columns.forget()
 
-    def _fold_one(self, value: HandedOver) -> None:
+    def _fold_one(self, value: HandedOver | UsualRequest) -> None:
         value.fold(self._sets)
-        if isinstance(value, FinishedRequest):
+        if isinstance(value, (UsualRequest, FinishedRequest)):
             self._process.had_traffic = True
 
     # What is observed.

@@ -24,6 +24,7 @@ from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
 from otel_lifecycle._core.outputs import as_outputs
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_report
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
@@ -53,7 +54,7 @@ class RequestEnding:
         "_finishing",
         "_judged",
         "_reason",
-        "_report",
+        "_reported",
         "_state",
         "_told",
         "_writer",
@@ -80,7 +81,7 @@ class RequestEnding:
         self._reason: str | None = None
         self._error_type: str | None = None
         self._ended_at = 0
-        self._report: Report | None = None
+        self._reported: str | None = None
         # Its holder finishes the request: another thread, or this one, interrupted by a signal handler meanwhile.
         self._finishing = Lock()
         self._judged = False
@@ -138,6 +139,9 @@ class RequestEnding:
             if self.seat is not None:
                 # Before anything that may fail: a seat that is not left would count as a running neighbour for ever.
                 self.seat.leave(self._state.timeline, self._ended_at)
+            if self._is_usual():
+                self._hand_over()
+                return
             finished = self._finished()
             if self.assessor is None and self._writer.span.is_recording():
                 # A recording request that was opened before any processor is adopted at its end.
@@ -151,6 +155,31 @@ class RequestEnding:
                 self._writer.set({semconv.GEN_AI_REQUEST_ID: request_id})
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+
+    def _is_usual(self) -> bool:
+        """Whether it is a usual request that only metrics will tell of, so that nothing has to be judged now."""
+        state = self._state
+        return (
+            state.events.unseen
+            and self.assessor is not None
+            and not state.checker.counts
+            and is_usual(state.timeline)
+            and self._conditions.labels.role == "whole"
+            and self._conditions.labels.unit is None
+        )
+
+    def _hand_over(self) -> None:
+        timeline, seat = self._state.timeline, self.seat
+        alone = seat is not None and seat.alone()
+        held, gaps = None, None
+        if seat is not None and not alone:
+            # Now: the log forgets what others did.
+            gaps = usual_gaps(timeline)
+            held = self._interference(usual_report(timeline), gaps)
+        end = UsualEnd(timeline, self._conditions.labels, self._conditions.usage, alone, held, gaps)
+        self._reported = "completed"
+        if self.assessor is not None:
+            self.assessor.take_usual(end, self._writer.span.get_span_context())
 
     def _assess(self, finished: Finished) -> tuple[Verdict, bool, str | None]:
         assessor = self.assessor
@@ -172,9 +201,10 @@ class RequestEnding:
         output = usage.get("output_tokens") if state.checker.amounts is None else None
         status = state.status or "incomplete"
         report = build_report(timeline, status, token_times=False, usage=output, unmarked=state.unmarked)
+        self._reported = status
         # Once: the stalls and the quantiles both need them sorted.
         gaps = sorted(report["itl"])
-        report = self._report = self._in_unit(report)
+        report = self._in_unit(report)
         return Finished(
             report=report,
             reason=self._reason,
@@ -210,13 +240,13 @@ class RequestEnding:
 
     def report(self) -> Report | None:
         """Return the report of an ended request with its times in epoch nanoseconds; None while it is open."""
-        report = self._report
-        if report is None:
+        status = self._reported
+        if status is None:
             return None
         unit = self._conditions.labels.unit
         usage = self._conditions.usage.get("output_tokens") if unit is None else None
         # Built anew, with the token times that the end left out: few requests are ever asked for them.
-        full = build_report(self._state.timeline, report["status"], usage=usage, unmarked=self._state.unmarked)
+        full = build_report(self._state.timeline, status, usage=usage, unmarked=self._state.unmarked)
         return moved(self._in_unit(full), self._state.offset)
 
     # After the end.

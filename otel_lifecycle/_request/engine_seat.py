@@ -53,6 +53,10 @@ class EngineSeat:
         terminal = timeline.times.get("terminal") if timeline.ended else ended_at
         self._log.end(self._slot, terminal, by=ended_at, apart=timeline.clocks_apart())
 
+    def alone(self) -> bool:
+        """Return whether no other request of the engine was there from its arrival to its end."""
+        return self._log.alone(self._slot)
+
     def interference(self, report: Report, timeline: Timeline, gaps: list[int], *, full: bool) -> Interference:
         """Return what the others did; ``full``: with what only a span shows.  ``gaps``: of its tokens, sorted."""
         return self._log.interference(self._slot, report, find_stalls(timeline, gaps), full=full)

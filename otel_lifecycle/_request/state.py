@@ -142,6 +142,10 @@ class RequestState:
             self._applied(event, explicit=False)
             return True
         event = self._ahead(event)
+        if usual and event == "first_token" and self.timeline.advance(event, perf_counter_ns()):
+            # It was marked as a token, or what lies before it has just passed.
+            self._applied(event, explicit=False)
+            return True
         time = self._live_time(event) if live else self._given_time(event, at_ns)
         legal = self._apply(event, time, count, choice, given=not live)
         if legal:

@@ -23,8 +23,8 @@ steps = st.lists(
 
 
 def fields(timeline: Timeline) -> dict[str, Any]:
-    """Return everything a timeline holds, interruptions by their own fields."""
-    held = {name: getattr(timeline, name) for name in Timeline.__slots__}
+    """Return everything a timeline holds but which way it came, interruptions by their own fields."""
+    held = {name: getattr(timeline, name) for name in Timeline.__slots__ if name != "plain"}
     held["interruptions"] = [(one.state, one.start, one.end, one.across) for one in timeline.interruptions]
     held["_open"] = timeline._open is None
     return held
@@ -64,3 +64,12 @@ def test_the_short_way_is_taken_by_a_whole_request() -> None:
     events = ("arrive", "admit", "input_ready", "first_token", "complete")
     assert [timeline.advance(event, time) for time, event in enumerate(events)] == [True] * 5
     assert (timeline.state, timeline.ended_in, timeline.tokens) == ("completed", "decode", {0: [3]})
+    assert timeline.plain
+
+
+def test_one_event_of_the_long_way_is_remembered() -> None:
+    """What is said of a plain timeline holds for all of its events."""
+    timeline = Timeline(SHAPES["default"])
+    timeline.apply("arrive", 0)
+    assert timeline.advance("admit", 1)
+    assert not timeline.plain

@@ -1,0 +1,154 @@
+"""A usual request that is judged at collection leaves the samples that judging it at its end would have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.trace import SpanContext
+
+from otel_lifecycle import Slo, semconv
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.report import Report, build_report
+from otel_lifecycle._core.stalls import find_stalls
+from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_report
+from otel_lifecycle._core.verdict import Finished, assess
+from otel_lifecycle._instruments.columns import Columns
+from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
+from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._instruments.recording import FinishedRequest
+from otel_lifecycle._instruments.usual import UsualRequest
+
+MS = 1_000_000
+SPAN = SpanContext(1, 1, is_remote=False)
+EVENTS = {
+    "default": ("arrive", "admit", "input_ready", "first_token"),
+    "preprocess_first": ("arrive", "input_ready", "admit", "first_token"),
+    "pooling": ("arrive", "admit", "input_ready"),
+}
+
+lengths = st.sampled_from([0, 1, 3 * MS, 40 * MS, 7_000_000_001])
+gaps = st.lists(st.sampled_from([0, 2 * MS, 2 * MS, 3 * MS + 1, 50 * MS]), max_size=14)
+slos = st.sampled_from([None, Slo(ttft=0.02), Slo(ttft=0.001, tpot=0.004, e2e=1)])
+
+
+class Kept:
+    """Instruments that keep the samples they are given."""
+
+    def __init__(self) -> None:
+        self.samples: dict[tuple[str, Any], list[Any]] = {}
+        columns = Columns()
+        takes = {row.name: self._take(row.name) for row in semconv.METRICS}
+        self.sets = LabelSets(MetricColumns(AttributeSets(), columns, takes))
+        self.flush = columns.flush
+
+    def _take(self, name: str) -> Any:
+        def take(attributes: Mapping[str, Any], samples: Sequence[Any]) -> None:
+            key = name, tuple(sorted(attributes.items()))
+            self.samples.setdefault(key, []).extend(value for value, _ in samples)
+
+        return take
+
+
+def lived(shape: str, stages: list[int], between: list[int]) -> Timeline:
+    """Return the timeline of a request whose stages and gaps have these lengths."""
+    timeline, now = Timeline(SHAPES[shape]), 1000
+    for event, spent in zip(EVENTS[shape], [0, *stages], strict=False):
+        now += spent
+        assert timeline.advance(event, now)
+    for gap in between if shape != "pooling" else ():
+        now += gap
+        timeline.tokens[0].append(now)
+    assert timeline.advance("complete", now + stages[-1])
+    return timeline
+
+
+def entered(log: EngineLog, timeline: Timeline, neighbours: list[tuple[int, int]]) -> tuple[Any, Report, Any]:
+    """Enter a request and its neighbours in a log; return its slot, its report and its stalls."""
+    times = timeline.times
+    slot = log.open("me", timeline.shape.name, times["arrival"])
+    for stage in timeline.shape.stages[1:]:
+        log.move(slot, stage.state, times[stage.entered])
+    for start, end in neighbours:
+        other = log.open("other", "default", start)
+        for state in ("preprocessing", "prefill", "decode"):
+            log.move(other, state, start)
+        log.end(other, start + end, by=start + end)
+    log.end(slot, times["terminal"], by=times["terminal"])
+    report = build_report(timeline, "completed", token_times=False)
+    return slot, report, find_stalls(timeline, sorted(report["itl"]))
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    stages=st.lists(lengths, min_size=4, max_size=4),
+    between=gaps,
+    neighbours=st.lists(st.tuples(st.sampled_from([0, 500, 1001, 30 * MS]), lengths), max_size=2),
+    usage=st.sampled_from([{}, {"input_tokens": 9}, {"input_tokens": 0, "output_tokens": 5}]),
+    labels=st.sampled_from([RequestLabels(), RequestLabels(model="m", provider="p", traffic="warmup")]),
+    slo=slos,
+    logged=st.booleans(),
+)
+def test_both_ways_leave_the_same_samples(
+    shape: str,
+    stages: list[int],
+    between: list[int],
+    neighbours: list[tuple[int, int]],
+    usage: dict[str, int],
+    labels: RequestLabels,
+    slo: Slo | None,
+    logged: bool,
+) -> None:
+    """Every metric, every attribute, every value; alone on its engine, beside others, and without a log."""
+    timeline = lived(shape, stages, between)
+    assert is_usual(timeline)
+    log, held, alone = EngineLog(), None, False
+    report = build_report(timeline, "completed", token_times=False, usage=usage.get("output_tokens"))
+    if logged:
+        slot, told, stalls = entered(log, timeline, neighbours)
+        alone = log.alone(slot)
+        assert alone or neighbours
+        held = log.interference(slot, told, stalls, full=False)
+        quick = None if alone else log.interference(slot, usual_report(timeline), stalls, full=False)
+        assert alone or quick == held
+    finished = Finished(report=report, usage=usage, labels=labels, interference=held)
+    slow, fast = Kept(), Kept()
+    FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1)).fold(slow.sets)
+    end = UsualEnd(timeline, labels, usage, alone, None if alone else held, None)
+    UsualRequest(end, SPAN, 1, 0.45, slo).fold(fast.sets)
+    slow.flush()
+    fast.flush()
+    assert fast.samples == slow.samples
+
+
+def test_marks_of_racing_threads_are_sorted() -> None:
+    """Tokens that two threads appended out of order have the gaps of the sorted times."""
+    timeline = lived("default", [1, 1, 1, 50], [])
+    timeline.tokens[0][1:] = [1033, 1013, 1023]
+    finished = Finished(report=build_report(timeline, "completed", token_times=False))
+    slow, fast = Kept(), Kept()
+    FinishedRequest(finished, assess(finished), Moment(SPAN, 1)).fold(slow.sets)
+    UsualRequest(UsualEnd(timeline, RequestLabels(), {}, False, None, None), SPAN, 1, 0.45, None).fold(fast.sets)
+    slow.flush()
+    fast.flush()
+    assert (fast.samples, usual_gaps(timeline)) == (slow.samples, [10, 10, 10])
+
+
+@pytest.mark.parametrize("event", ["preempt", "token", "cancel"])
+def test_what_is_not_usual(event: str) -> None:
+    """A preemption, a mark of the long way, and any other end are judged at once."""
+    timeline = Timeline(SHAPES["default"])
+    for at, name in enumerate(EVENTS["default"]):
+        timeline.advance(name, at)
+    timeline.apply(event, 10)
+    if event == "preempt":
+        timeline.apply("resume", 11)
+    if event != "cancel":
+        timeline.advance("complete", 12)
+    assert not is_usual(timeline)
