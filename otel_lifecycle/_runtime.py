@@ -154,6 +154,9 @@ class Runtime:
         """Forget a processor that was shut down."""
         for reference in [known for known in self._processors if known() is processor]:
             self._processors_without(reference)
+        for provider, reference in list(self._by_provider.items()):
+            if reference() is processor:
+                self._by_provider.pop(provider, None)
 
     def _processors_without(self, reference: weakref.ref[Any]) -> None:
         try:
@@ -177,14 +180,14 @@ class Runtime:
 
     def assessor_for(self, provider: object) -> Assessor | None:
         """Return the processor for a request whose span none has seen: the provider's, else the oldest."""
-        alive = self.processors()
         try:
             known = self._by_provider.get(provider)
         except TypeError:
             known = None
         own = None if known is None else known()
-        if own is not None and own in alive:
+        if own is not None:
             return own  # type: ignore[no-any-return]  # only processors are put in
+        alive = self.processors()
         return alive[0] if alive else None
 
     # Requests.
@@ -237,6 +240,9 @@ class Runtime:
         Without ``now`` this is a serving thread's call: it takes a slice of both, and the next calls take the rest.
         Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
         """
+        # Nearly always there is nothing to do.
+        if not now and not self.dropped and perf_counter_ns() < self._sweep.due:
+            return
         if getattr(self._busy, "here", False):
             return
         try:

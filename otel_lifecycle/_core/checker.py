@@ -18,7 +18,14 @@ from otel_lifecycle._core.outputs import OUTPUT_EVENTS, OutputAmounts, read_amou
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Time
 from otel_lifecycle._core.values import check_choice, check_count
-from otel_lifecycle.errors import ForeignClock, InvalidTimestamp, InvalidValue, LifecycleError, NonMonotonicTime
+from otel_lifecycle.errors import (
+    ForeignClock,
+    InvalidTimestamp,
+    InvalidValue,
+    LifecycleError,
+    MissingTerminal,
+    NonMonotonicTime,
+)
 from otel_lifecycle.semconv import ViolationKind
 
 MAX_WAITING: Final = 256
@@ -147,6 +154,13 @@ class Checker:
             self._count(ForeignClock(what, state=state, event="token"))
         if timeline.clocks_apart():
             self._count(ForeignClock("the engine's clock and ours disagree", state=state, event="record"))
+
+    def missing_terminal(self) -> MissingTerminal:
+        """Return what is wrong with a request that is left now, without a terminal event."""
+        state = self.timeline.state
+        allowed = tuple(self.timeline.shape.table[state])
+        what = f"the request was left while {state}, without a terminal event"
+        return MissingTerminal(what, state=state, allowed=allowed)
 
 
 def _count_or_unknown(count: object, event: str) -> int | None:

@@ -62,12 +62,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A lifecycle: its rows, and the stages they pass through in order."""
+    """A lifecycle: its rows, and the stages they pass through in order.
+
+    ``table``: the next state, by state and event.  ``steps``: the same of the events that bound a stage or end
+    the request, with the boundary that each is.
+    """
 
     name: str
     rows: tuple[Row, ...]
     stages: tuple[Stage, ...]
     table: Mapping[str, Mapping[str, str]]
+    steps: Mapping[str, Mapping[str, tuple[str, str]]]
 
     @property
     def streams(self) -> bool:
@@ -153,7 +158,12 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape
     )
     states = {NOT_ARRIVED, *live, *TERMINAL_STATES}
     table = {state: MappingProxyType({row.event: row.next for row in rows if row.state == state}) for state in states}
-    return Shape(name=name, rows=rows, stages=stages, table=MappingProxyType(table))
+    bounds = {**BOUNDARIES, **dict.fromkeys(TERMINAL_EVENTS, "terminal")}
+    steps = {
+        state: MappingProxyType({event: (bounds[event], to) for event, to in following.items() if event in bounds})
+        for state, following in table.items()
+    }
+    return Shape(name=name, rows=rows, stages=stages, table=MappingProxyType(table), steps=MappingProxyType(steps))
 
 
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
@@ -219,7 +229,7 @@ STAGE_ORDER: Final = ("queue", "preprocessing", "prefill", "decode")
 
 def get_shape(name: object) -> Shape:
     """Return the shape of that name; ConfigurationError, with the names there are, for any other."""
-    shape = SHAPES.get(str.__str__(name)) if is_a(name, str) else None
+    shape = SHAPES.get(name) if type(name) is str else SHAPES.get(str.__str__(name)) if is_a(name, str) else None
     if shape is None:
         raise ConfigurationError(f"no shape {shown(name)}; the shapes are {', '.join(SHAPES)}")
     return shape

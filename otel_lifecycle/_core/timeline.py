@@ -32,9 +32,6 @@ from otel_lifecycle.errors import NonMonotonicTime
 MAX_INTERRUPTIONS = 32
 """Interruptions kept one by one; beyond it only their number and total time.  Each one becomes a span of its own."""
 
-_PLAIN = {**BOUNDARIES, **dict.fromkeys(TERMINAL_EVENTS, "terminal")}
-"""The events that :meth:`Timeline.advance` takes, and the boundary each of them is."""
-
 
 class Interruption:
     """A time in which a state was preempted; ``start`` or ``end`` None where unknown."""
@@ -195,20 +192,17 @@ class Timeline:
         The same as ``apply`` for what nearly every live event is: legal, one single token at most, in order, without
         times that somebody gave and without a second clock.  It costs a third of it.
         """
-        key = _PLAIN.get(event)
-        following = self.shape.table[self.state].get(event)
+        step = self.shape.steps[self.state].get(event)
         latest, log = self._latest[False], self.tokens.get(0)
         if (
-            key is None
-            or following is None
-            or self._given is not None
-            or self._open is not None
-            or self._highest[True] is not None
+            step is None
+            or not (self.plain or (self._given is None and self._open is None and self._highest[True] is None))
             or (latest is not None and now < latest)
             # The hot path may have appended a later reading, in another thread.
             or (log and (type(log[-1]) is tuple or log[-1] > now))
         ):
             return False
+        key, following = step
         if key == "first_token":
             self.tokens.setdefault(0, []).append(now)
         elif key == "terminal":

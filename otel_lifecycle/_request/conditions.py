@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from itertools import compress, islice, repeat
 from operator import is_not
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 
 from otel_lifecycle import semconv
@@ -200,6 +200,24 @@ def read_condition(name: str, value: object) -> tuple[Condition, Any]:
 
 _USUAL_LABELS: Final = RequestLabels()
 
+# A deadline is no text and may be another one each time.
+_OWN: Final = frozenset(row.name for row in _ROWS if not row.server or row.name == "deadline")
+"""Conditions that differ from request to request; the others are the same for all requests of a server."""
+
+_TEXT_ONLY: Final = frozenset({str})
+MAX_TEMPLATES: Final = 512
+"""Sets of a server's conditions that are remembered; a model is a name that clients choose."""
+
+
+class _Template(NamedTuple):
+    """What a set of conditions amounts to once it is read and cleaned."""
+
+    labels: RequestLabels
+    attributes: Mapping[str, Any]
+
+
+_templates: Final[dict[tuple[tuple[str, object], ...], _Template]] = {}
+
 
 class RequestConditions:
     """The conditions of one request: its labels, its token counts, and what its span starts with."""
@@ -214,6 +232,30 @@ class RequestConditions:
 
     def take_all(self, values: Mapping[str, object]) -> list[InvalidValue]:
         """Take what is given at arrival; return what is wrong with it."""
+        own = values.keys() & _OWN
+        if not own:
+            return self._take_shared(values)
+        wrong = self._take_shared({name: value for name, value in values.items() if name not in own})
+        return wrong + self._take_each({name: values[name] for name in values if name in own})
+
+    def _take_shared(self, values: Mapping[str, object]) -> list[InvalidValue]:
+        """Take the conditions that are the same for all requests of a server: read and cleaned once for all of them."""
+        # The exact type: the methods of another one may raise, and equal values of it may read differently.
+        if not _TEXT_ONLY.issuperset(map(type, values.values())):
+            return self._take_each(values)
+        key = tuple(values.items())
+        known = _templates.get(key)
+        if known is not None:
+            self.labels = known.labels
+            self.attributes.update(known.attributes)
+            return []
+        wrong = self._take_each(values)
+        # Only texts that were clean: what is kept is bounded by their length.
+        if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
+            _templates[key] = _Template(self.labels, dict(self.attributes))
+        return wrong
+
+    def _take_each(self, values: Mapping[str, object]) -> list[InvalidValue]:
         wrong: list[InvalidValue] = []
         # The labels are made once: a frozen object for each of them would be half the cost of opening a request.
         labels: dict[str, Any] = {}
@@ -265,6 +307,10 @@ class RequestConditions:
         if row.usage:
             return name in self.usage
         return self.deadline is not None if row.attribute is None else row.attribute in self.attributes
+
+
+def _are_clean(values: Mapping[str, Any]) -> bool:
+    return all(clean(text) == text for text in values.values())
 
 
 def check_role(role: object) -> str:

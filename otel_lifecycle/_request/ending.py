@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from threading import Lock
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
@@ -36,6 +36,9 @@ from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tokens_after_end import TokensAfterEnd
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, LifecycleError
+
+# While a request is open nothing comes after its end, so one serves all of them.
+_NOTHING_LATE: Final = TokensAfterEnd([])
 
 
 class RequestEnding:
@@ -77,7 +80,7 @@ class RequestEnding:
         self.provisional: tuple[Terminal | None, Any] | None = None
         self.silenced = False
         self.finished = False
-        self.late = TokensAfterEnd([])
+        self.late = _NOTHING_LATE
         self._reason: str | None = None
         self._error_type: str | None = None
         self._ended_at = 0

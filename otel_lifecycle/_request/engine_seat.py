@@ -51,7 +51,7 @@ class EngineSeat:
         """Note that the request has ended; ``ended_at``: when it was closed, where its terminal time is not known."""
         # A request that is left without a terminal event ends when it is left.
         terminal = timeline.times.get("terminal") if timeline.ended else ended_at
-        self._log.end(self._slot, terminal, by=ended_at, apart=timeline.clocks_apart())
+        self._log.end(self._slot, terminal, by=ended_at, apart=not timeline.plain and timeline.clocks_apart())
 
     def alone(self) -> bool:
         """Return whether no other request of the engine was there from its arrival to its end."""

@@ -164,6 +164,8 @@ def _start_span(
 
 
 def _link_to(previous: object) -> Link | None:
+    if previous is None:
+        return None
     if is_a(previous, Request):
         before = tracked_of(previous)  # type: ignore[arg-type]  # a handle by the line above
         previous = None if before is None else before.writer.span.get_span_context()

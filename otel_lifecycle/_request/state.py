@@ -13,7 +13,7 @@ the handle appends to while the request is in decode.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
@@ -27,7 +27,10 @@ from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVEN
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import PathReference
-from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError, MissingTerminal
+from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
+
+_ONE: Final = 1
+_FIRST: Final = 0
 
 
 class RequestState:
@@ -94,8 +97,8 @@ class RequestState:
     @property
     def awaits_output(self) -> bool:
         """Whether it is open and nothing has come out of it yet."""
-        state = self.timeline.state
-        return self.status is None and any(stage.state == state for stage in self.timeline.shape.stages[:3])
+        before = self.timeline.shape.stages[:3]
+        return self.status is None and self.timeline.state in [stage.state for stage in before]
 
     def is_legal(self, event: str) -> bool:
         """Return whether the state allows the event."""
@@ -137,14 +140,13 @@ class RequestState:
         """Apply one event of the live API; return whether it was legal."""
         live = at_ns is NOW
         # Nearly every mark is one reading of the clock, in order; whatever else it is, the lines below find out.
-        usual = live and self._explicit_latest is None and is_number(count, 1) and is_number(choice, 0)
-        if usual and self.timeline.advance(event, perf_counter_ns()):
-            self._applied(event, explicit=False)
+        # By identity, as the handle asks: an equal value of another type takes the long way.
+        usual = live and count is _ONE and choice is _FIRST and self._explicit_latest is None
+        if usual and self._advance(event):
             return True
         event = self._ahead(event)
-        if usual and event == "first_token" and self.timeline.advance(event, perf_counter_ns()):
-            # It was marked as a token, or what lies before it has just passed.
-            self._applied(event, explicit=False)
+        # It was marked as a token, or what lies before it has just passed.
+        if usual and event == "first_token" and self._advance(event):
             return True
         time = self._live_time(event) if live else self._given_time(event, at_ns)
         legal = self._apply(event, time, count, choice, given=not live)
@@ -204,6 +206,24 @@ class RequestState:
         # Nearly every mark leaves the path as it is, so the weak reference is not even followed.
         if log is not self._led_to:
             self._lead(log)
+
+    def _advance(self, event: str) -> bool:
+        """Apply an event the short way, all of it; False where the long one has to judge it."""
+        timeline, now = self.timeline, perf_counter_ns()
+        if not timeline.advance(event, now):
+            return False
+        if not self.events.unseen:
+            self.events.show_transition(event, now)
+        if self.feed is not None:
+            self.feed.move(timeline.state, now)
+        if event not in TERMINAL_EVENTS:
+            self.unmarked = False
+            self._marks_boundaries = True
+        if timeline.state == "decode":
+            self._lead(timeline.tokens[0])
+        elif self._led_to is not None:
+            self._lead(None)
+        return True
 
     def _lead(self, log: Log | None) -> None:
         self._led_to = log
@@ -366,13 +386,6 @@ class RequestState:
             self.checker.strict = strict
 
     # The end.
-
-    def missing_terminal(self) -> MissingTerminal:
-        """Return what is wrong with a request that is left now, without a terminal event."""
-        state = self.timeline.state
-        allowed = tuple(self.timeline.shape.table[state])
-        what = f"the request was left while {state}, without a terminal event"
-        return MissingTerminal(what, state=state, allowed=allowed)
 
     def release_tokens(self) -> Log:
         """Close the token path and take the token times off its list; return the list, to see what comes late.

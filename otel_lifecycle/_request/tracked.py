@@ -219,7 +219,8 @@ class TrackedRequest(MarkedRequest):
         late = state.release_tokens() if state.is_legal(event) else []
         if not (state.mark_remote(event, at_ns) if remote else state.mark(event, at_ns)):
             return False
-        state.judge_clocks()
+        if not state.timeline.plain:
+            state.judge_clocks()
         self.ending.close(state.timeline.state, late, reason=terminal.reason, error_type=terminal.error_type)
         return True
 
@@ -228,13 +229,13 @@ class TrackedRequest(MarkedRequest):
         self._end_parts(None)
         # Raised out here: inside, the request would be left half closed.
         if self._run(self._end_incomplete, reason) and self.state.checker.strict:
-            raise self.state.missing_terminal()
+            raise self.state.checker.missing_terminal()
 
     def _end_incomplete(self, reason: str | None) -> bool:
         if self.state.status is not None:
             return False
         late = self.state.release_tokens()
-        self.state.violate_quietly(self.state.missing_terminal())
+        self.state.violate_quietly(self.state.checker.missing_terminal())
         self.state.judge_clocks()
         self.ending.close("incomplete", late, reason=reason)
         return True
