@@ -25,6 +25,7 @@ from otel_lifecycle._core.usual import UsualEnd
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
+from otel_lifecycle._instruments.usual import Rules
 from otel_lifecycle._log import logger, say
 from otel_lifecycle._runtime import claim_in, runtime
 from otel_lifecycle.errors import ConfigurationError
@@ -88,6 +89,7 @@ class LifecycleSpanProcessor(SpanProcessor):
         self._next = next
         self._threshold = check_threshold(dominance_threshold)
         self._slo = slo
+        self._rules = Rules(self._threshold, slo, gen_ai_metrics)
         self._shut_down = False
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
@@ -152,7 +154,7 @@ class LifecycleSpanProcessor(SpanProcessor):
 
     def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
         """Take a usual request that no span shows: it is judged when metrics are collected."""
-        self._guard("record", self._instruments.usual, end, span, self._threshold, self._slo)
+        self._guard("record", self._instruments.usual, end, span, self._rules)
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""

@@ -23,7 +23,6 @@ from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import UsualEnd
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._instruments.buffer import FoldBuffer
@@ -33,7 +32,7 @@ from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combin
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
-from otel_lifecycle._instruments.usual import UsualRequest
+from otel_lifecycle._instruments.usual import Rules, UsualRequest
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
@@ -84,9 +83,9 @@ class Instruments:
         """
         self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.output_gaps))
 
-    def usual(self, end: UsualEnd, span: SpanContext, threshold: float, slo: Slo | None) -> None:
+    def usual(self, end: UsualEnd, span: SpanContext, rules: Rules) -> None:
         """Take a usual request, to be judged when it is folded."""
-        self._buffer.put(UsualRequest(end, span, time_ns(), threshold, slo), len(end.timeline.tokens.get(0, ())))
+        self._buffer.put(UsualRequest(end, span, time_ns(), rules), len(end.timeline.tokens.get(0, ())))
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""

@@ -46,14 +46,14 @@ class LabelSet:
         self._known: dict[Combination, Column] = {}
         self._groups: dict[Combination, list[Column]] = {}
 
-    def group(self, key: Combination, rows: Callable[[Combination, bool], Iterable[Any]], live: bool) -> list[Column]:
+    def group(self, key: Combination, rows: Callable[[Combination], Iterable[Any]]) -> list[Column]:
         """Return the columns of samples that always come together: those of the ``rows`` of a ``key``.
 
         Keys are values of tables, so there are few.
         """
         known = self._groups.get(key)
         if known is None:
-            known = self._groups[key] = [self._column(metric, *own) for metric, *own in rows(key, live)]
+            known = self._groups[key] = [self._column(metric, *own) for metric, *own in rows(key)]
         return known
 
     def add(self, sample: Any, metric: Metric, *own: Any) -> None:

@@ -19,40 +19,47 @@ from otel_lifecycle._instruments.moment import Moment
 _DONE = "completed"
 
 
+class Rules(NamedTuple):
+    """What a processor judges by, and whether it feeds the GenAI convention's metrics, too."""
+
+    threshold: float
+    slo: Slo | None
+    convention: bool
+
+
 class UsualRequest(NamedTuple):
     """A usual request, its span, when it ended, and what it is judged by."""
 
     end: UsualEnd
     span_context: SpanContext
     time_unix_nano: int
-    threshold: float
-    slo: Slo | None
+    rules: Rules
 
     def fold(self, sets: LabelSets) -> None:
         """Judge it and add its samples: the same as ``FinishedRequest`` of a request that is whole."""
-        end = self.end
-        labels, moment = sets.of(end.labels), Moment(self.span_context, self.time_unix_nano)
-        shape, verdict = end.timeline.shape.name, judge_usual(end, self.threshold)
+        end, span_context, time, rules = self
+        labels, moment = sets.of(end.labels), Moment(span_context, time)
+        shape, verdict = end.timeline.shape.name, judge_usual(end, rules.threshold)
         values: list[float] = [*verdict.stages, 1, verdict.e2e]
-        live = end.labels.traffic == "live"
+        live = rules.convention and end.labels.traffic == "live"
         if live:
             values.append(verdict.e2e)
         ttft = verdict.ttft
         if ttft is not None:
             values += (ttft, ttft) if live else (ttft,)
-        key = (shape, verdict.bottleneck, verdict.cause)
-        for column, value in zip(labels.group(key, _rows, live), values, strict=True):
+        key = (shape, verdict.bottleneck, verdict.cause, live)
+        for column, value in zip(labels.group(key, _rows), values, strict=True):
             column.add((value, moment))
         _fold_tokens(labels, end, verdict, moment, live=live)
         _fold_held(labels, shape, verdict, moment)
-        if self.slo is not None:
-            for objective, met, stage in judge_objectives(self.slo, shape, verdict):
+        if rules.slo is not None:
+            for objective, met, stage in judge_objectives(rules.slo, shape, verdict):
                 labels.add((1, moment), semconv.SLO_RESULTS, objective, met, stage)
 
 
-def _rows(key: tuple[Any, ...], live: bool) -> list[tuple[Any, ...]]:
+def _rows(key: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Return the metric and its own attributes of each value, in the order in which :meth:`fold` lists them."""
-    shape, bottleneck, cause = key
+    shape, bottleneck, cause, live = key
     rows: list[tuple[Any, ...]] = [(semconv.STAGE_DURATION, stage) for stage in USUAL_STAGES[shape]]
     rows += [(semconv.REQUESTS, _DONE, None, bottleneck, cause, None), (semconv.REQUEST_DURATION, _DONE)]
     if live:

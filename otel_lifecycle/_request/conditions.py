@@ -272,7 +272,7 @@ class RequestConditions:
             else:
                 self.attributes.update(self._keep(row, read, labels))
         if labels:
-            self.labels = RequestLabels(**labels)
+            self.labels = RequestLabels(**labels) if self.labels is _USUAL_LABELS else replace(self.labels, **labels)
         return wrong
 
     def take(self, name: str, value: object) -> dict[str, Any]:

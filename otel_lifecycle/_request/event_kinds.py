@@ -24,8 +24,3 @@ def is_nothing(count: object) -> bool:
     """Return whether a mark of so many tokens is no mark at all."""
     # A part of a second is a float where outputs are no tokens.
     return count == 0.0 if type(count) is float else whole(count) == 0
-
-
-def is_number(given: object, number: int) -> bool:
-    """Whether it is that very int: a value from outside may be of any class, and compare as it likes."""
-    return type(given) is int and given == number

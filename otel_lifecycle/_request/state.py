@@ -23,8 +23,7 @@ from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
-from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing, is_number
-from otel_lifecycle._request.folding import fold_logs
+from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
@@ -97,8 +96,8 @@ class RequestState:
     @property
     def awaits_output(self) -> bool:
         """Whether it is open and nothing has come out of it yet."""
-        before = self.timeline.shape.stages[:3]
-        return self.status is None and self.timeline.state in [stage.state for stage in before]
+        state = self.timeline.state
+        return self.status is None and any(stage.state == state for stage in self.timeline.shape.stages[:3])
 
     def is_legal(self, event: str) -> bool:
         """Return whether the state allows the event."""
@@ -346,10 +345,6 @@ class RequestState:
         if allowing is not None:
             self.pass_to(allowing)
         return allowing is not None
-
-    def fold(self, above: int, most: int) -> list[int]:
-        """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
-        return fold_logs(self.timeline, above, most)
 
     # Notes and violations.
 

@@ -26,6 +26,7 @@ from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.engine_seat import take_seat
 from otel_lifecycle._request.event_kinds import NOTES
 from otel_lifecycle._request.facts import RequestFacts, read_attributes
+from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
 from otel_lifecycle._request.span_writer import SpanWriter
@@ -345,7 +346,7 @@ class TrackedRequest(MarkedRequest):
         """
         if self.state.status is None:
             above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
-            self.ending.record_gaps(self._while_open(self.state.fold, above, most) or [])
+            self.ending.record_gaps(self._while_open(fold_logs, self.state.timeline, above, most) or [])
             return
         # An exception out of a signal handler may have broken its end off.
         if self.ending.interrupted:

@@ -23,7 +23,7 @@ from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._instruments.recording import FinishedRequest
-from otel_lifecycle._instruments.usual import UsualRequest
+from otel_lifecycle._instruments.usual import Rules, UsualRequest
 
 MS = 1_000_000
 SPAN = SpanContext(1, 1, is_remote=False)
@@ -94,6 +94,7 @@ def entered(log: EngineLog, timeline: Timeline, neighbours: list[tuple[int, int]
     labels=st.sampled_from([RequestLabels(), RequestLabels(model="m", provider="p", traffic="warmup")]),
     slo=slos,
     logged=st.booleans(),
+    convention=st.booleans(),
 )
 def test_both_ways_leave_the_same_samples(
     shape: str,
@@ -104,6 +105,7 @@ def test_both_ways_leave_the_same_samples(
     labels: RequestLabels,
     slo: Slo | None,
     logged: bool,
+    convention: bool,
 ) -> None:
     """Every metric, every attribute, every value; alone on its engine, beside others, and without a log."""
     timeline = lived(shape, stages, between)
@@ -119,9 +121,9 @@ def test_both_ways_leave_the_same_samples(
         assert alone or quick == held
     finished = Finished(report=report, usage=usage, labels=labels, interference=held)
     slow, fast = Kept(), Kept()
-    FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1)).fold(slow.sets)
+    FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1), convention).fold(slow.sets)
     end = UsualEnd(timeline, labels, usage, alone, None if alone else held, None)
-    UsualRequest(end, SPAN, 1, 0.45, slo).fold(fast.sets)
+    UsualRequest(end, SPAN, 1, Rules(0.45, slo, convention)).fold(fast.sets)
     slow.flush()
     fast.flush()
     assert fast.samples == slow.samples
@@ -134,7 +136,9 @@ def test_marks_of_racing_threads_are_sorted() -> None:
     finished = Finished(report=build_report(timeline, "completed", token_times=False))
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished), Moment(SPAN, 1)).fold(slow.sets)
-    UsualRequest(UsualEnd(timeline, RequestLabels(), {}, False, None, None), SPAN, 1, 0.45, None).fold(fast.sets)
+    UsualRequest(UsualEnd(timeline, RequestLabels(), {}, False, None, None), SPAN, 1, Rules(0.45, None, True)).fold(
+        fast.sets
+    )
     slow.flush()
     fast.flush()
     assert (fast.samples, usual_gaps(timeline)) == (slow.samples, [10, 10, 10])
