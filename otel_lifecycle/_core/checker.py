@@ -62,9 +62,10 @@ class Checker:
         """Count a fault; raise it where the checker is strict."""
         if self.strict:
             raise error
-        self._count(error)
+        self.count(error)
 
-    def _count(self, error: LifecycleError) -> None:
+    def count(self, error: LifecycleError) -> None:
+        """Count a fault where no call of the server could take an exception."""
         self.counts[error.kind] += 1
         # The counts stay exact; only the single violations, which become span events, are bounded.
         if len(self._waiting) < MAX_WAITING:
@@ -151,9 +152,9 @@ class Checker:
         state = timeline.ended_in or timeline.state
         if timeline.misplaced:
             what = f"{timeline.misplaced} tokens were marked before a time already given"
-            self._count(ForeignClock(what, state=state, event="token"))
+            self.count(ForeignClock(what, state=state, event="token"))
         if timeline.clocks_apart():
-            self._count(ForeignClock("the engine's clock and ours disagree", state=state, event="record"))
+            self.count(ForeignClock("the engine's clock and ours disagree", state=state, event="record"))
 
     def missing_terminal(self) -> MissingTerminal:
         """Return what is wrong with a request that is left now, without a terminal event."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._request import conditions
@@ -32,17 +32,13 @@ from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
 from otel_lifecycle._request.stages import StageBlock, stage_block
 from otel_lifecycle._request.streams import Counter, TokenSource, async_stream, sync_stream
-from otel_lifecycle._request.token_path import TokenPath
+from otel_lifecycle._request.token_path import FIRST, ONE, TokenPath
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import EventAfterTerminal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
-_ONE: Final[Any] = 1
-_FIRST: Final = 0
 
 
 class Request(TokenPath):
@@ -105,7 +101,7 @@ class Request(TokenPath):
         """
         try:
             # By identity, which costs a quarter less than by value; an equal value of another type takes the slow path.
-            if n is _ONE and choice is _FIRST and at_ns is NOW:
+            if n is ONE and choice is FIRST and at_ns is NOW:
                 self._ts.append(perf_counter_ns())  # type: ignore[union-attr]  # None outside decode: the miss is caught
                 return
         except AttributeError:  # the miss

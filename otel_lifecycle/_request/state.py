@@ -13,7 +13,7 @@ the handle appends to while the request is in decode.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
@@ -25,11 +25,8 @@ from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
 from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
-from otel_lifecycle._request.token_path import PathReference
+from otel_lifecycle._request.token_path import FIRST, ONE, PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
-
-_ONE: Final = 1
-_FIRST: Final = 0
 
 
 class RequestState:
@@ -138,9 +135,8 @@ class RequestState:
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""
         live = at_ns is NOW
-        # Nearly every mark is one reading of the clock, in order; whatever else it is, the lines below find out.
-        # By identity, as the handle asks: an equal value of another type takes the long way.
-        usual = live and count is _ONE and choice is _FIRST and self._explicit_latest is None
+        # Nearly every mark is one reading of the clock, in order.  By identity: another type takes the long way.
+        usual = live and count is ONE and choice is FIRST and self._explicit_latest is None
         if usual and self._advance(event):
             return True
         event = self._ahead(event)
@@ -371,14 +367,6 @@ class RequestState:
         """Count what is wrong; raised instead where the processor is strict."""
         self.checker.violate(error)
         self._show_violations()
-
-    def violate_quietly(self, error: LifecycleError) -> None:
-        """Count what is wrong where no call of the server could take an exception."""
-        strict, self.checker.strict = self.checker.strict, False
-        try:
-            self.violate(error)
-        finally:
-            self.checker.strict = strict
 
     # The end.
 

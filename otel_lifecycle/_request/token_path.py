@@ -10,7 +10,11 @@ A thread that is inside ``token()`` when the request ends still holds the list; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+# CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
+ONE: Final[Any] = 1
+FIRST: Final = 0
 
 
 class TokenPath:

@@ -236,7 +236,7 @@ class TrackedRequest(MarkedRequest):
         if self.state.status is not None:
             return False
         late = self.state.release_tokens()
-        self.state.violate_quietly(self.state.checker.missing_terminal())
+        self.state.checker.count(self.state.checker.missing_terminal())
         self.state.judge_clocks()
         self.ending.close("incomplete", late, reason=reason)
         return True
