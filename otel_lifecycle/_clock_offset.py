@@ -34,7 +34,7 @@ class ClockOffset:
                 break
         # The wall clock was read between the two, so their middle is its best partner.
         # On a busy machine none of the reads may be a quick one: what it measures is unsure by half its length, which
-        # is no drift of the clock.
+        # is not a drift of the clock.
         unsure = (after - before) // 2
         measured = wall - before - unsure
         known = self._known

@@ -55,7 +55,7 @@ def parent_context(carrier: object, here: Context) -> Context:
 
 def _headers(carrier: object) -> dict[str, list[str]]:
     """Return headers by their names in lower case."""
-    # The headers of some frameworks are no Mapping and have items(), which repeats a name.
+    # The headers of some frameworks are not Mapping and have items(), which repeats a name.
     items: Any = getattr(carrier, "items", None)
     pairs: Iterable[Any] = carrier if items is None else items()  # type: ignore[assignment]  # it may be anything
     headers: dict[str, list[str]] = {}

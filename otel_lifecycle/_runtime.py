@@ -106,7 +106,7 @@ class ProviderCache(Generic[T]):
 
 
 class _Sweep:
-    """The sweep of the open requests: when the next is due, and whom the one under way has left."""
+    """The sweep of the open requests: when the next is due, and which requests the current one has yet to visit."""
 
     __slots__ = ("due", "left")
 
@@ -140,7 +140,7 @@ class Runtime:
         self._foreign_seen: dict[tuple[int, int], object] = {}
         self._foreign_order: deque[tuple[int, int]] = deque()
         self._sweep = _Sweep()
-        # For each thread by itself: others may keep house meanwhile, each on a slice of its own.
+        # One for each thread: other threads may sweep at the same time, each over its own slice.
         self._busy = threading.local()
 
     # Processors.

@@ -243,7 +243,7 @@ class Driver(RequestView):
         """Take a function's result: wrap it if it goes on, else it is the whole answer and the end."""
         if self._tracked is None:
             return result
-        # First: a streaming response is no iterator itself, its body is.
+        # First: a streaming response is not an iterator itself, its body is.
         body = _attribute(result, "body_iterator")
         if body is not None and self._wrap_body(result, body, tokens):
             return result

@@ -316,7 +316,7 @@ def _yielding_async(function: Callable[..., Any], interceptor: LifecycleIntercep
                 guarded("a call", call.delivered)
         except BaseException as error:
             call.leave(error)
-            # After the end is marked: the handler's clean-up may wait, and is no part of the request.
+            # After the end is marked: the handler's clean-up may wait, and is not part of the request.
             await iterator.aclose()
             raise
         call.leave(None)

@@ -101,7 +101,7 @@ class FrameFeed:
 
     Tokens go to the choice they belong to; usage, response id and model, and finish reasons (in the order of the
     choices, as the convention has it) are noted.  An error frame inside a stream that began well ends the request as
-    failed or timed out, the finish reason ``error`` as failed, and ``abort`` as cancelled: a 200 is no success then.
+    failed or timed out, the finish reason ``error`` as failed, and ``abort`` as cancelled: a 200 is not a success then.
 
     Call it with every frame, or hand it to ``request.stream`` as ``tokens``.  Text and bytes may be cut anywhere: a
     frame counts when the piece that completes it comes.
@@ -228,7 +228,7 @@ class FrameFeed:
         where OpenRouter repeats an empty choice beside the usage.  Until then it is a running figure (vLLM's
         ``continuous_usage_stats``).  For several choices, some servers count each one separately (vLLM's running
         figures, llama.cpp's last ones): such a figure is below what the frames have shown, and they add up once every
-        choice has closed with one.  A 0 after output is no count.
+        choice has closed with one.  A 0 after output is not a count.
         """
         figure = frame.output_tokens
         if figure is None or frame.whole or (frame.choices and not self._all_finished(frame)):

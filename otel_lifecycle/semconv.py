@@ -135,7 +135,7 @@ InstrumentKind = Literal["histogram", "counter", "observable_up_down_counter", "
 class Metric:
     """One row of the metric table: what the instrument is called, counts in, and is labelled with.
 
-    ``attributes`` are its own, beyond operation, provider and model, which every metric about requests bears.
+    ``attributes`` are its own, beyond operation, provider and model, which every metric about requests has.
     """
 
     name: str
@@ -248,7 +248,7 @@ CANCEL_LAG: Final = Metric(
     name="inference.cancel.lag",
     kind="histogram",
     unit="s",
-    description="From the end of a request to the last token produced in vain after it.",
+    description="From the end of a request to the last token that the engine still produced for it.",
     buckets=DURATION_BUCKETS,
 )
 TRANSITION_VIOLATIONS: Final = Metric(

@@ -69,7 +69,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _idle_engines() -> None:
-    """Start with empty logs of the engines: requests of other tests are no neighbours."""
+    """Start with empty logs of the engines: requests of other tests are not neighbours."""
     runtime().engines = runtime().engines.fresh()
 
 

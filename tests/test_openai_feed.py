@@ -209,7 +209,7 @@ def test_a_stream_of_two_choices_becomes_the_span_of_one_request(telemetry: Tele
 
 
 def test_an_error_frame_ends_the_span_as_failed_though_the_stream_ends_well(telemetry: Telemetry) -> None:
-    """What the engine sends after it changes nothing and is no violation."""
+    """What the engine sends after it changes nothing and is not a violation."""
     error = {"error": {"message": "x", "type": "InternalServerError", "code": 500}}
     with telemetry.request(model="served") as request:
         for _ in request.stream([chat({"content": "a"}), error, usage(3, 1), "data: [DONE]\n\n"], FrameFeed(request)):

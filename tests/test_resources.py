@@ -161,7 +161,7 @@ def test_process_memory_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.parametrize("content", ["", "12", "a b c"])
 def test_process_memory_of_a_strange_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> None:
-    """A file of another form is no memory, not an error."""
+    """A file of another form is treated as no memory, not as an error."""
     (tmp_path / "statm").write_text(content)
     monkeypatch.setattr(resources, "STATM", tmp_path / "statm")
     monkeypatch.setitem(sys.modules, "psutil", None)

@@ -25,7 +25,7 @@ RULES: Final = {
 """Violation -> the rule it breaks, where no row of the table says more."""
 
 SCHEMA_VERSION: Final = 1
-"""Of a violation as JSON; it grows when a key is removed or gets another meaning."""
+"""Version of a violation's JSON; it grows when a key is removed or changes its meaning."""
 
 COLUMNS: Final = ("request", "trace_id", "span_id", "kind", "state", "event", "at", "offset", "rule", "count")
 

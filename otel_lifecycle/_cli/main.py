@@ -133,7 +133,7 @@ def _group() -> click.Group:
     )
     @click.version_option(package_name="otel-lifecycle")
     def group() -> None:
-        """Nothing by itself."""
+        """The group of all commands; it does nothing itself."""
 
     return group
 

@@ -9,7 +9,7 @@ OK: Final = 0
 FOUND: Final = 1
 """Something the command looks for was found: an illegal transition, a crossed gate."""
 UNUSABLE: Final = 2
-"""The command could not do its work: a file that is no trace, an unknown metric, a side without samples."""
+"""The command could not do its work: a file that is not a trace, an unknown metric, a side without samples."""
 
 
 # A context variable and not an argument: an unforeseen error can come from any depth.
@@ -22,10 +22,10 @@ class Unusable(Exception):
 
 
 class NotATrace(Unusable):
-    """A file without any telemetry, or without any ``what``."""
+    """A file that is not ``what``: a trace file by default."""
 
-    def __init__(self, name: str, reason: str, what: str = "trace file") -> None:
-        super().__init__(f"{name} is no {what}: {reason}")
+    def __init__(self, name: str, reason: str, what: str = "a trace file") -> None:
+        super().__init__(f"{name} is not {what}: {reason}")
         self.name = name
         self.reason = reason
 

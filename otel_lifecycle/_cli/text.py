@@ -56,7 +56,7 @@ _CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0))
 # Marks for the direction of text: with them a name can make a line read as something else.
 _DIRECTIONS: Final = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _HALVES: Final = range(0xD800, 0xE000)
-"""Halves of surrogate pairs, which are no characters."""
+"""Halves of surrogate pairs, which are not characters."""
 _STEERING: Final = {
     **dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *_HALVES), "\N{REPLACEMENT CHARACTER}"),
     **dict.fromkeys(map(ord, "\t\n\r"), " "),

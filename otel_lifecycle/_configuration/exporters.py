@@ -61,7 +61,7 @@ class ProcessSpans(SpanExporter):
         return result
 
     def _tell(self, exported: bool, spans: int) -> None:
-        """Say when spans begin to be lost, and, once they no longer are, how many were."""
+        """Log when spans begin to be lost, and, when exporting works again, how many were lost."""
         with self._lock:
             # Only the count is under the lock: a log handler may block, or export by itself.
             before = self._lost

@@ -203,7 +203,7 @@ def _observed(name: str, pair: Any) -> list[Observation]:
     try:
         value, attributes = pair
         if not (attributes is None or isinstance(attributes, Mapping)):
-            raise TypeError("its attributes are no mapping")
+            raise TypeError("its attributes are not a mapping")
         return [Observation(_number(value), attributes)]
     except (TypeError, ValueError, OverflowError) as error:
         say(f"resources.{name}", f"resources[{name!r}] gave {shown(pair)}; it is left out: {error}")
@@ -213,7 +213,7 @@ def _observed(name: str, pair: Any) -> list[Observation]:
 def _number(value: Any) -> int | float:
     """Return a number of whatever library as Python's own; ValueError unless it is finite and fits into 64 bits."""
     if not hasattr(value, "__float__"):
-        raise TypeError("it is no number")
+        raise TypeError("it is not a number")
     try:
         # Integers first: a float loses the low digits of a large count.
         number: int | float = int(index(value))

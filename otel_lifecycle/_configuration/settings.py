@@ -126,7 +126,7 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = {PREFIX + name.upper() for name in (*settings, "protocol", *slos, *DROP_INS)}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
-            raise ConfigurationError(f"{name} is no setting; there are {', '.join(sorted(known))}")
+            raise ConfigurationError(f"{name} is not a setting; there are {', '.join(sorted(known))}")
 
 
 class _Reader:

@@ -223,8 +223,8 @@ def prepare() -> None:
 def flush(at_most: float) -> None:
     """Send what ``configure()`` still holds; does nothing without it.
 
-    Takes up to ``at_most`` seconds and up to half of the time that the shutdown has.  Time that it spends in vain is
-    taken from the shutdown, so that both together keep to that limit.
+    Takes up to ``at_most`` seconds and up to half of the time that the shutdown has.  Time that it spends without
+    success is taken from the shutdown's, so that both together keep to that limit.
     """
     pipeline, settings = _default.pipeline, _default.settings
     if pipeline is None or settings is None or _default.pid != os.getpid():

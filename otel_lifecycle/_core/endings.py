@@ -95,7 +95,7 @@ def failure(error: object = None, table: EndingTable | None = None) -> Terminal:
     """
     if error is None:
         return Terminal("fail", error_type=semconv.OTHER)
-    # Not isinstance(): it asks an object that is no instance for its __class__, which may be a property that raises.
+    # Not isinstance(): it reads __class__ of an object that is not an instance, and that may be a property that raises.
     kind = type(error)
     if issubclass(kind, BaseException):
         return _failure_by(error, table or ENDINGS)  # type: ignore[arg-type]  # an exception by the line above

@@ -87,7 +87,7 @@ class EngineSlot:
         self.unsure: list[tuple[int, int]] = []
         self.view: tuple[int, str | None, int | None] = (0, None if first else QUEUE, at)
         self._stays = _STAYS_BEFORE_QUEUE if first else _STAYS
-        # Of the stretch of unknown times that goes on, or of the last one: since when, and whether it may have run.
+        # Start of the current (or last) stretch of unknown times, and whether the request may have run in it.
         self._doubt: tuple[int | None, bool] = (None, False)
 
     def enter(self, state: str, at: int | None) -> None:
@@ -155,7 +155,7 @@ class EngineSlot:
         self._doubt = (None, False)
         self.view = (0, None, None)
         self.pieces = []
-        # Whatever it enters from here on is no stay that could be certain.
+        # Whatever it enters from here on is not a stay that could be certain.
         self._stays = {}
 
     def stays(self) -> list[Piece[str]]:

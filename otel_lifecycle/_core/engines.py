@@ -57,7 +57,7 @@ class EngineLogs:
         if len(self._logs) >= MAX_ENGINES and not self._drop_idle():
             # Each of the others has a request open.  To enter it elsewhere would blame requests of another engine.
             return None
-        # Of two threads that meet here, the first one's log stands for both.
+        # If two threads get here at once, both use the log that was stored first.
         return self._logs.setdefault(engine, EngineLog(shared=self.shared or engine in self._shared))
 
     def _drop_idle(self) -> bool:

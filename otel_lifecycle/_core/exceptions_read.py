@@ -58,11 +58,11 @@ def lineage(kind: type) -> tuple[type, ...]:
 
 
 def error_type(error: BaseException | type[BaseException]) -> str:
-    """Return the qualified name of an exception's class; that of its nearest base where it is no identifier.
+    """Return the qualified name of an exception's class; that of its nearest base where it is not an identifier.
 
     ``_OTHER`` where no class of it has such a name.
     """
-    # Not isinstance(): it asks an object that is no instance for its __class__, which may be a property that raises.
+    # Not isinstance(): it reads __class__ of an object that is not an instance, and that may be a property that raises.
     kind = cast("type", error) if issubclass(type(error), type) else type(error)
     for base in lineage(kind):
         module, qualified, bare = (_read_name(one, base) for one in (_MODULE, _QUALNAME, _NAME))
@@ -122,7 +122,7 @@ def leaves(error: BaseException) -> list[BaseException] | None:
 
 
 def _members(error: BaseException) -> list[BaseException] | None:
-    """Return what a group holds; None for an exception that is no group, or a group that tells nothing."""
+    """Return what a group holds; None for an exception that is not a group, or a group that tells nothing."""
     if not any(class_name(kind) in _GROUPS for kind in lineage(type(error))):
         return None
     try:

@@ -53,7 +53,7 @@ def compute_interference(
     - ``cause``: of the bottleneck, if there is one.
     - ``complete``: whether all others that overlap it show their boundaries.
 
-    Raises InvalidValue for a time that is no integer.
+    Raises InvalidValue for a time that is not an integer.
     """
     engines: dict[object, list[_Entry]] = {}
     place = -1

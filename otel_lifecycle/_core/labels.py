@@ -10,7 +10,7 @@ class RequestLabels:
     """What the metrics of a request are labelled with.
 
     ``tenant`` is a label only where a processor has ``tenant_metrics``.  ``provider`` is None where neither the
-    provider nor the engine is known: the attribute is absent then.  ``role`` is no label; it decides which metrics a
+    provider nor the engine is known: the attribute is absent then.  ``role`` is not a label; it decides which metrics a
     request feeds.  ``unit``: what its outputs are counted in; None: tokens.  A change makes a new object, so that one
     object can serve as the key of a cache for all calls of a request in between.
     """

@@ -57,12 +57,12 @@ def request_metrics(report: Mapping[str, Any]) -> RequestMetrics:
     shape = get_shape(report.get("shape", "default"))
     metrics: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
     for stage in shape.stages:
-        # In pooling only a completion ends the prefill. Any other end cuts it off, and its length is no prefill time.
+        # In pooling only a completion ends the prefill. Any other end cuts it off, and its length is not prefill time.
         finished = stage.leave != "complete" or report["status"] == "completed"
         if finished:
             metrics[stage.metric] = _between(report, stage.entered, stage.left)
     metrics["e2e"] = _between(report, "arrival", "terminal")
-    # Outputs in another unit are no tokens: what is named after tokens stays None.
+    # Outputs in another unit are not tokens: what is named after tokens stays None.
     if "unit" in report:
         return cast("RequestMetrics", metrics)
     metrics["ttft"] = time_to_first(report)
@@ -85,7 +85,7 @@ def _between(report: Mapping[str, Any], start: str, end: str) -> Time | None:
     earlier, later = times.get(start), times.get(end)
     if earlier is None or later is None:
         return None
-    # The two clocks are proven apart: the difference of their times is no duration.
+    # The two clocks are proven apart: the difference of their times is not a duration.
     if "foreign" in report and (start in report["foreign"]) != (end in report["foreign"]):
         return None
     return later - earlier

@@ -1,7 +1,7 @@
 """Exact arithmetic on intervals: how a stretch of time is divided among the requests that ran in it.
 
 How it works.  At each instant the time is divided equally among the ``n`` requests that run.  Over a stretch with
-constant ``n`` each takes ``dt / n``, which is no whole number of nanoseconds.  All sums are therefore kept over
+constant ``n`` each takes ``dt / n``, which is not a whole number of nanoseconds.  All sums are therefore kept over
 one common denominator, the least common multiple of the ``n`` that occur, in integers of any size; they are rounded
 once, when they leave (:func:`apportion`).  Floats would lose nanoseconds, and the parts would not add up.
 """

@@ -107,7 +107,7 @@ def build_report(
         "preempted": _preempted(timeline, apart),
         "output_tokens": _told_tokens(timeline, counted, usage, doubtful=unmarked or chunks is not None),
         "choices": _choices(timeline, choices, chunked=chunks is not None),
-        # Gaps between chunks are no inter-token latency.
+        # Gaps between chunks are not inter-token latency.
         "itl": [] if chunks is not None else _gaps(choices),
     }
     if chunks is not None:
@@ -156,7 +156,7 @@ def moved(report: Report, offset: Time) -> Report:
 
 
 def _proven_chunks(timeline: Timeline, counted: int | None, usage: int | None) -> int | None:
-    """Return how many frames there were, if the usage figure proves that they were no single tokens; else None."""
+    """Return how many frames there were, if the usage figure proves that they were not single tokens; else None."""
     if not timeline.assumed or counted is None or usage is None:
         return None
     tolerance = max(CHUNK_TOLERANCE, CHUNK_TOLERANCE_SHARE * counted)

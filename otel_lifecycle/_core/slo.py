@@ -22,7 +22,7 @@ WHOLE = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request must keep to, in seconds: ``ttft``, ``tpot``, ``e2e``; None is no objective.
+    """What a request must keep to, in seconds: ``ttft``, ``tpot``, ``e2e``; None is not an objective.
 
     An objective is judged only where its metric exists.  A request meets its SLO if it completed and met every
     objective that was judged.  Raises ConfigurationError unless each is a positive finite number and there is one.

@@ -69,7 +69,7 @@ def find_stalls(timeline: Timeline, gaps: Sequence[int]) -> Stalls | None:
 
 
 def limit(usual: int) -> int:
-    """Return the longest gap that is no stall yet."""
+    """Return the longest gap that is not a stall yet."""
     return max(STALL_FACTOR * usual, usual + STALL_MARGIN_NS)
 
 

@@ -11,7 +11,7 @@ import re
 # Long enough for ids and the names of models, and short enough that clients cannot inflate an export.
 MAX_LENGTH = 256
 _KEPT = slice(MAX_LENGTH)
-# U+2028 and U+2029 are no control characters, but they break lines in logs and JavaScript.
+# U+2028 and U+2029 are not control characters, but they break lines in logs and JavaScript.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # `\Z`, because `$` also matches before a newline at the end.
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.]{1,64}\Z")

@@ -74,7 +74,7 @@ def entry(time: Time | None, count: int | None) -> Entry:
 
 
 def choice_stats(log: Sequence[Entry]) -> ChoiceTokens:
-    """Reduce a log.  Live marks of racing threads may stand out of order in it; they are sorted among themselves."""
+    """Reduce a log.  Live marks of racing threads may be out of order in it; they are sorted."""
     if not log:
         return ChoiceTokens()
     # Nearly every log holds bare times only.  Subtracting them all at C speed, and leaving on the TypeError that a

@@ -26,13 +26,13 @@ def as_text(value: object) -> str | None:
 
 
 def as_count(value: object) -> int | None:
-    """Return a whole number from 0; None for anything else, because it is no count."""
-    # bool is a subclass of int, but True is no count.
+    """Return a whole number from 0; None for anything else, because it is not a count."""
+    # bool is a subclass of int, but True is not a count.
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def as_seconds(nanoseconds: object) -> float | None:
-    """Return a duration in nanoseconds as seconds; None for what is no duration."""
+    """Return a duration in nanoseconds as seconds; None for what is not a duration."""
     known = as_count(nanoseconds)
     return None if known is None else known / 1e9
 

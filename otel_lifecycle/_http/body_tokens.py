@@ -122,7 +122,7 @@ class BodyTokens:
 
     def _is_ours(self) -> bool:
         """Whether this counts the tokens: a handler that marks its own tokens has begun before the first frame came."""
-        # Asked once: after our first mark, the handler's marks and ours can no longer be told apart.
+        # Asked once: after our first mark, the request no longer shows which marks are ours and which the handler's.
         if not self._started:
             self._started = True
             self._active = self._driver.awaits_output

@@ -256,7 +256,7 @@ def _compile(path: str | re.Pattern[str]) -> re.Pattern[str]:
     parts = (path[:-1] if below else path).split("/")
     if not path.startswith("/") or not all(_PART.fullmatch(part) for part in parts[1:] if part):
         raise ConfigurationError(
-            f"the route {path!r:.80} is no path; it begins with /, has no query, and takes {{name}} for a segment "
+            f"the route {path!r:.80} is not a path; it begins with /, has no query, and takes {{name}} for a segment "
             "and /* at its end"
         )
     # DOTALL, because a path arrives decoded: %0A in it is a line break by now.

@@ -17,7 +17,7 @@ from otel_lifecycle._request.tracked import TrackedRequest
 
 
 class Active(Block):
-    """``with request.active():`` and ``async with``.  It is no end of the request.  One object is one block."""
+    """``with request.active():`` and ``async with``.  It is not an end of the request.  One object is one block."""
 
     __slots__ = ("_token", "_tracked")
 

@@ -39,7 +39,7 @@ class MonotonicTime:
         return cls(perf_counter_ns() - _BETWEEN_CLOCKS, 1)
 
     def reading(self, event: str, state: str) -> int:
-        """Return it in nanoseconds of the request's clock; InvalidTimestamp for what is no finite number."""
+        """Return it in nanoseconds of the request's clock; InvalidTimestamp for what is not a finite number."""
         given = check_timestamp(self._given, event, state)
         if given is None:
             raise InvalidTimestamp(f"{event!r} has no monotonic time", state=state, event=event)
@@ -79,8 +79,8 @@ def monotonic(seconds: float | None = None, *, ns: int | None = None) -> Monoton
     """Return a reading of ``time.monotonic()`` (or, ``ns``, of ``time.monotonic_ns()``) for any ``at_ns=``.
 
     Engines stamp with the monotonic clock.  The reading is placed on the anchor of the request it is given to, so a
-    wall clock that is set meanwhile moves nothing.  What is no finite number is an ``invalid_timestamp`` violation of
-    the request it is given to.
+    wall clock that is set meanwhile moves nothing.  A value that is not a finite number is an
+    ``invalid_timestamp`` violation of that request.
     """
     return MonotonicTime(seconds, 10**9) if ns is None else MonotonicTime(ns, 1)
 
@@ -107,14 +107,14 @@ def _whole(given: Any, event: str, state: str) -> int:
     try:
         return int(given)
     except Exception as error:
-        what = f"the time of {event!r} is a {type(given).__name__} that is no integer"
+        what = f"the time of {event!r} is a {type(given).__name__} that is not an integer"
         raise InvalidTimestamp(what, state=state, event=event) from error
 
 
 def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
     """Return a time as a reading of the request's clock; None stays None.
 
-    Raises InvalidTimestamp for what is no finite number, ForeignClock for a time before the year 2000 or more than a
+    Raises InvalidTimestamp for what is not a finite number, ForeignClock for a time before the year 2000 or more than a
     day ahead, which this machine's clock cannot have given.
     """
     if type(at_ns) is MonotonicTime:

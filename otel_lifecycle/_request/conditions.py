@@ -108,7 +108,7 @@ def read_seconds(name: str, value: object) -> float:
 
 
 def read_unit(name: str, value: object) -> str:
-    """Return the unit of outputs; a text that is no identifier is ``_OTHER``, since it labels metrics."""
+    """Return the unit of outputs; a text that is not an identifier is ``_OTHER``, since it labels metrics."""
     text = read_text(name, value)
     return text if is_identifier(text) else semconv.OTHER
 
@@ -297,7 +297,7 @@ class RequestConditions:
             return {}
         changed = {row.attribute: read}
         if row.name == "backend" and semconv.GEN_AI_PROVIDER_NAME not in self.attributes:
-            # Of a model that a server runs by itself, its engine is the provider, as the conventions have it.
+            # The conventions name the engine as the provider where a server runs the model itself.
             labels["provider"] = changed[semconv.GEN_AI_PROVIDER_NAME] = read
         return changed
 
@@ -329,7 +329,7 @@ def check_names(conditions: Iterable[str]) -> None:
 
 
 def refuse_unknown(conditions: Mapping[str, object]) -> None:
-    """TypeError for a keyword that is no condition, as Python raises for one that a function does not have."""
+    """TypeError for a keyword that is not a condition, as Python raises for one that a function does not have."""
     # On views, so that opening a request pays one comparison in C.
     if not conditions.keys() <= CONDITIONS.keys():
         unknown = next(name for name in conditions if name not in CONDITIONS)
@@ -356,7 +356,7 @@ def given(conditions: Mapping[str, object]) -> dict[str, object]:
 
 
 def read_finish_reasons(value: object) -> list[str]:
-    """Return why each choice ended; InvalidValue for what is no iterable of strings."""
+    """Return why each choice ended; InvalidValue for what is not an iterable of strings."""
     name = "finish_reasons"
     try:
         if is_a(value, str) or not is_a(value, Iterable):

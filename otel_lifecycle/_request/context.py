@@ -43,8 +43,8 @@ def handle_in_context() -> TokenPath | None:
 def detach_own(token: object) -> None:
     """Detach what was attached around one await of ours; where the token is of another context, do nothing.
 
-    A coroutine that is discarded is closed wherever the collector, or a loop that ends, happens to be.  What was
-    attached has gone with its context then, and ``detach`` would log that as an error.
+    The garbage collector, or a loop that ends, closes a discarded coroutine in any context.  What was attached is gone
+    with its own context then, and ``detach`` would log that as an error.
     """
     if not isinstance(token, Token):
         detach(token)  # type: ignore[arg-type]  # of another runtime context than OpenTelemetry's own

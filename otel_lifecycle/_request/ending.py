@@ -281,7 +281,7 @@ class RequestEnding:
     def take_wasted(self) -> int:
         """Return how many tokens came after the end since the last call."""
         if self.late.take_from_path(perf_counter_ns()):
-            # That is no mark which could raise: the thread that made it has gone on.
+            # Not strict here: the thread that made the mark has gone on, so there is no caller to raise to.
             with_strict, self._state.checker.strict = self._state.checker.strict, False
             try:
                 self._tell_late("token")

@@ -21,6 +21,6 @@ class EngineFeed(Protocol):
 
 
 def is_nothing(count: object) -> bool:
-    """Return whether a mark of so many tokens is no mark at all."""
-    # A part of a second is a float where outputs are no tokens.
+    """Return whether a mark of so many tokens is not a mark at all."""
+    # A part of a second is a float where outputs are not tokens.
     return count == 0.0 if type(count) is float else whole(count) == 0

@@ -37,7 +37,7 @@ class RequestFacts:
         self.finish_reasons = False
 
     def set(self, values: Mapping[str, object]) -> None:
-        """Set conditions; ``attributes`` among them is a mapping of the server's own."""
+        """Set conditions; ``attributes`` is a mapping of the server's own attributes."""
         for name, value in values.items():
             try:
                 if name == "attributes":

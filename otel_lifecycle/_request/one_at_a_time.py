@@ -38,7 +38,7 @@ class OneAtATime:
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def _run(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Run a call alone; None if it waits for the call that it interrupted, or came upon a fault of ours."""
+        """Run a call alone; None if it waits for the call that it interrupted, or if our code raised."""
         nested = False
         try:
             with self._lock:
@@ -73,7 +73,7 @@ class OneAtATime:
                 self._busy = True
                 call(*arguments)
             except LifecycleError:
-                # Of a strict processor: the call that would have raised it has returned long since.
+                # Under a strict processor. The call that should have raised this has already returned.
                 continue
             finally:
                 self._busy = False

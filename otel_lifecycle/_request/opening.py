@@ -195,7 +195,7 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
     for handle in requests:
         try:
             handle._ts.append(now)  # type: ignore[union-attr]  # None outside decode: the miss is caught
-        except Exception:  # noqa: BLE001  # what is no request may raise anything; a batch is never broken off
+        except Exception:  # noqa: BLE001  # what is not a request may raise anything; a batch is never broken off
             _token_of(handle)
     # A comparison instead of a call, since an engine comes past here in every iteration.
     if now >= runtime().sweep_due:

@@ -15,7 +15,7 @@ from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
 from otel_lifecycle._core.text import clean
 
 MAX_OTHER_EVENTS: Final = 64
-"""Events kept of all that are no boundary: the SDK keeps 128 a span, and the server may add its own."""
+"""Events kept, not counting boundaries: the SDK keeps 128 a span, and the server may add its own."""
 
 BOUNDARY_EVENTS: Final = frozenset({"arrive", "admit", "input_ready", "first_token", "output", *TERMINAL_EVENTS})
 
@@ -32,8 +32,8 @@ class SpanEvent(NamedTuple):
 class SpanEvents:
     """The events of one request.
 
-    Of all that are no boundary a bounded number is kept, and the rest is counted in ``dropped``.  ``unseen``: the span
-    is not recorded, so nobody will see an event, and none is kept.
+    Every boundary is kept; of the other events a bounded number, and the rest are counted in ``dropped``.
+    ``unseen``: the span is not recorded, so no event is kept.
     """
 
     __slots__ = ("dropped", "items", "others", "unseen")

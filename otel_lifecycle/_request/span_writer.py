@@ -108,7 +108,7 @@ class SpanWriter:
 
     def exemplar_context(self) -> Context:
         """Return a context whose current span is the request's, for exemplars."""
-        # Without it a sample has no exemplar, or the trace of whichever request the thread works for.
+        # Without it, a sample has no exemplar, or the trace of another request that is current on this thread.
         if self._exemplar is None:
             self._exemplar = set_span_in_context(NonRecordingSpan(self.span.get_span_context()), Context())
         return self._exemplar

@@ -55,7 +55,7 @@ def startup(
     (seconds).  ``hardware``: what it runs on.  ``parameters``: how the server was launched.  Further: ``model``,
     ``revision``, ``dtype``, ``backend``, ``backend_version``.  An exception leaves its type on the span and goes on.
 
-    Raises ConfigurationError for a phase that is no identifier, a condition that does not exist or cannot be.
+    Raises ConfigurationError for a phase that is not an identifier, a condition that does not exist or cannot be.
     """
     return Startup(phase, _attributes(phase, hardware, parameters, given), tracer_provider)
 

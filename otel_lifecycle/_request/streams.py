@@ -147,9 +147,9 @@ def count_of(tracked: TrackedRequest, tokens: Counter, item: Any) -> Any:
     try:
         count = tokens(item)
         if tracked.state.checker.amounts is not None:
-            # A part of a second is no integer; what is no number is judged where it is marked.
+            # A part of a second is not an integer; what is not a number is judged where it is marked.
             return count
-        # True, and the integers of numpy, are counts too; what is no integer is judged where it is marked.
+        # True, and the integers of numpy, are counts too; what is not an integer is judged where it is marked.
         return None if count is None else index(count)  # type: ignore[arg-type]  # a float raises, as it should
     except Exception as error:  # noqa: BLE001  # the stream goes on, whatever its counter does
         what = f"counting tokens raised {type(error).__name__}"

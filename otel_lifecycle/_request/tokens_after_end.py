@@ -51,7 +51,7 @@ class TokensAfterEnd:
         return bool(taken)
 
     def settled(self, now: int) -> bool:
-        """Return whether no more are to be expected."""
+        """Return whether no more tokens are expected."""
         return not self._noticed or now - self._noticed >= SETTLED_NS
 
     def take_count(self) -> int:

@@ -200,7 +200,7 @@ class TrackedRequest(MarkedRequest):
     def end(self, terminal: Terminal, at_ns: Any = NOW, *, remote: bool = False, if_open: bool = False) -> bool:
         """End it by a terminal event, if the state allows it; return whether it did.
 
-        ``remote``: at a time that the clock of another process gave.  ``if_open``: a second end is no violation.
+        ``remote``: at a time that the clock of another process gave.  ``if_open``: a second end is not a violation.
         """
         # By identity: it comes from outside, and so does its __bool__.
         quiet = if_open is True
@@ -226,7 +226,7 @@ class TrackedRequest(MarkedRequest):
         return True
 
     def end_incomplete(self, reason: str | None = None) -> None:
-        """End a request that got no terminal event: it is no success and no failure, and that is a violation."""
+        """End a request that got no terminal event: it is neither a success nor a failure, but a violation."""
         self._end_parts(None)
         # Raised out here: inside, the request would be left half closed.
         if self._run(self._end_incomplete, reason) and self.state.checker.strict:
@@ -267,7 +267,7 @@ class TrackedRequest(MarkedRequest):
     def passed(self, error: BaseException) -> None:
         """Note that an exception came out of a stream or a block: the first is the end, unless another is marked.
 
-        Only what it means is kept.  GeneratorExit says that a consumer has had enough, which is no fault.
+        Only what it means is kept.  GeneratorExit says that a consumer has had enough, which is not a fault.
         """
         if type(error) is not GeneratorExit:
             self._while_open(self.state.note_passed, self.terminal_of(error, inside=True))

@@ -90,7 +90,7 @@ class HttpResponse:
         if self._progress_when_told is not None and not last and carries_bytes(message):
             self._parts_since_told += 1
         if last:
-            # Before the server takes it: waiting for a slow client is no part of the answer.
+            # Before the server takes it: waiting for a slow client is not part of the answer.
             self._end = self._of_response()
             if self._end == COMPLETE and self._driver.owned:
                 # Without a mark until now, the answer appeared as a whole.
@@ -117,7 +117,7 @@ class HttpResponse:
             self._finished()
 
     def _finished(self) -> None:
-        """The last part of the response is out; a background task that follows it is no part of the request."""
+        """The last part of the response is out; a background task that follows it is not part of the request."""
         if self._done_ns is not None:
             return
         self._done_ns = monotonic_ns()
@@ -226,7 +226,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_of_background(error: BaseException) -> bool:
-    """Whether a background task raised it, which runs when the response is out and is no part of the request."""
+    """Whether a background task raised it, which runs when the response is out and is not part of the request."""
     traceback = vars(BaseException)["__traceback__"].__get__(error)
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__") in _BACKGROUND:

@@ -150,7 +150,7 @@ class EngineRequests:
 
     def join(self, key: Hashable, group: EngineGroup, choice: int = 0, *, counts: bool = True) -> Member:
         """Add a request of the engine to the group."""
-        # A primer is no choice: counted in, it would end the request before its first token.
+        # A primer is not a choice: counted in, it would end the request before its first token.
         group.joined += counts
         group.open += counts
         member = self._members[key] = Member(group, choice, counts=counts)

@@ -72,7 +72,7 @@ def _watch_status(hooks: Hooks, owner: Any, moved: Callable[[Any, int, int], Non
     # The setter, because many methods of the engine change the status, and all of them go through it.
     original = vars(owner).get("status")
     if not isinstance(original, property) or original.fset is None:
-        raise EngineMismatch("RequestState.status is no property that can be set")
+        raise EngineMismatch("RequestState.status is not a property that can be set")
     set_status = original.fset
 
     def status(state: Any, value: Any) -> None:

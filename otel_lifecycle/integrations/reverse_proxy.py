@@ -86,7 +86,7 @@ def proxy_app(
     """Return the proxy in front of ``upstream``, the engine's base URL, as an ASGI app.
 
     ``provider``: ``gen_ai.provider.name``; ``backend``: ``inference.backend.name``; both absent unless given.
-    Raises ConfigurationError for what is no http or https URL.
+    Raises ConfigurationError for what is not an http or https URL.
     """
     routes = [
         Route(f"POST {path}", tokens="openai", operation=operation, provider=provider, backend=backend)

@@ -1,4 +1,4 @@
-"""Trace headers chosen by clients: a context that is no context is none, and none of them costs more than itself."""
+"""Trace headers chosen by clients: a context that is not a context is none, and none of them costs more than itself."""
 
 from __future__ import annotations
 

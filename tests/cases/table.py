@@ -9,7 +9,7 @@ from otel_lifecycle.errors import EventAfterTerminal, IllegalTransition, NonMono
 from .notation import Case, choices, std, tokens
 
 CASES: Final = (
-    # A role-only frame during prefill is no token: neither a TTFT of 0.9 nor a gap of 1.3.
+    # A role-only frame during prefill is not a token: neither a TTFT of 0.9 nor a gap of 1.3.
     Case(
         id="C01",
         script="arrive 0, admit 0, input_ready 0, token 0.90 n=0, "
@@ -82,7 +82,7 @@ CASES: Final = (
         share=0.5,
         itl=(0.1,),
     ),
-    # A whole answer at once: its latency is no TTFT, and TPOT does not swallow it.
+    # A whole answer at once: its latency is not a TTFT, and TPOT does not swallow it.
     Case(
         id="C08",
         script="arrive 0, admit 0, input_ready 0, output 5.0 n=40, complete 5.0",
@@ -102,7 +102,7 @@ CASES: Final = (
         share=1.2 / 1.3,
         itl=(0.1,),
     ),
-    # A gap between chunks of several tokens is no inter-token latency.
+    # A gap between chunks of several tokens is not inter-token latency.
     Case(
         id="C11",
         script=std("0", "0", "1.0") + ", token 1.3 n=3, token 1.6 n=3, complete 1.6",
@@ -135,7 +135,7 @@ CASES: Final = (
         stage="prefill",
         share=0.6,
     ),
-    # TTFT is no part of TPOT.
+    # TTFT is not part of TPOT.
     Case(
         id="C16",
         script=std("0", "0", "2.0") + ", token 2.1, token 2.2, token 2.3, token 2.4, complete 2.4",
@@ -189,7 +189,7 @@ CASES: Final = (
         itl=(0.1,),
         attributes={"inference.end.reason": "client_disconnected"},
     ),
-    # Cancelled while queued: the wait it gave up is no queue sample.
+    # Cancelled while queued: the wait it gave up is not a queue sample.
     Case(
         id="C26",
         script="arrive 0, cancel 2.0",

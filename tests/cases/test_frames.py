@@ -86,7 +86,7 @@ def test_c89_running_figures_are_not_final(telemetry: Telemetry, finished: bool,
     ],
 )
 def test_c90_a_list_of_parts_is_a_token_if_it_has_text(content: list[Any], tokens: int) -> None:
-    """Mistral's content is a list of parts; without any text it is no token."""
+    """Mistral's content is a list of parts; without any text it is not a token."""
     assert count_tokens(chat({"content": content})) == tokens
 
 
@@ -153,7 +153,7 @@ def anthropic(*end: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_c92_messages_are_read_like_chat(telemetry: Telemetry) -> None:
-    """Input tokens include those of the cache, which this dialect counts apart; a signature is no token."""
+    """Input tokens include those of the cache, which this dialect counts apart; a signature is not a token."""
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
     attributes = streamed(telemetry, *map(sse, anthropic(end, {"type": "message_stop"})))
     assert figures(attributes) == (25, 2, 2)
@@ -299,7 +299,7 @@ C91_KEYS = ("inference.tpot", "inference.streamed_tokens", "inference.streamed_c
 def test_c91_a_usage_figure_proves_that_frames_were_chunks(
     telemetry: Telemetry, frames: int, figure: int, expected: tuple[Any, ...]
 ) -> None:
-    """Then their gaps are no inter-token latency, and the mean goes by the figure; within 3 or 3 % nothing changes."""
+    """Then their gaps are not inter-token latency, and the mean goes by the figure; within 3 or 3 % nothing changes."""
     attributes = spaced(
         telemetry, [*[chat({"content": "a"})] * frames, chat({}, finish_reason="stop"), usage(5, figure)]
     )

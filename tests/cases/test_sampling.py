@@ -208,7 +208,7 @@ def test_c75_second_processor_is_warned_of_once(caplog: pytest.LogCaptureFixture
 
 
 def test_c75_processors_on_providers_of_their_own_warn_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Two providers in one process, each with its processor, are no mistake."""
+    """Two providers in one process, each with its processor, are not a mistake."""
     pair = Pair()
     one_on_each(pair)
     for provider in pair.tracers:

@@ -88,7 +88,7 @@ def test_a_change_is_found_where_it_is(runs: Path, cli: Callable[..., Ran]) -> N
 
 
 def test_the_same_prompts_in_the_same_order_are_compared_in_pairs(runs: Path, cli: Callable[..., Ran]) -> None:
-    """What the prompts have in common is no noise then."""
+    """What the prompts have in common is not noise then."""
     ran = cli("compare", "baseline.json", "same_prompts.json", "--json")
     ttft = next(metric for metric in ran.json["metrics"] if metric["metric"] == "ttft.p50")
     assert (ttft["verdict"], ttft["test"]) == (

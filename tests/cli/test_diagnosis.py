@@ -170,7 +170,7 @@ def test_without_stages_nothing_is_said_of_their_shares() -> None:
         (
             ("failed", "prefill", "out_of_memory"),
             "capacity (strong evidence)",
-            "100 of 100 requests (100%) that ended failed for want of memory",
+            "100 of 100 requests (100%) that ended failed for lack of memory",
         ),
     ],
 )
@@ -314,8 +314,8 @@ def test_preemptions_too_brief_to_matter_are_weak_evidence() -> None:
                 "inference.end.reason": "out_of_memory",
             },
             "capacity",
-            "requests fail for want of memory",
-            "1 of 2,000 requests (0.05%) that ended failed for want of memory",
+            "requests fail for lack of memory",
+            "1 of 2,000 requests (0.05%) that ended failed for lack of memory",
         ),
     ],
 )

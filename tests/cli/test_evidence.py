@@ -282,7 +282,7 @@ def test_runs_months_apart_are_no_wrong_clocks() -> None:
 
 
 def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
-    """A request that failed after 0.75 s is no quick answer (2.5 s, not the mean of both)."""
+    """A request that failed after 0.75 s is not a quick answer (2.5 s, not the mean of both)."""
     ok, bad = list(simulate(replace(EVEN, requests=2)))
     spans = [
         request_span(ok, EVEN, **{"inference.e2e": 2.5}),

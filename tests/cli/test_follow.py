@@ -78,14 +78,14 @@ def test_a_growing_file_is_reported_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [("-",), ("run.jsonl", "--json"), ("run.jsonl", "--junit")])
 def test_what_cannot_be_followed_is_said(cli: Callable[..., Ran], options: tuple[str, ...]) -> None:
-    """A pipe cannot be read again, and a second JSON document on standard output is no JSON."""
+    """A pipe cannot be read again, and a second JSON document on standard output is not JSON."""
     ran = cli("report", "--follow", *options)
     assert ran.code == 2
     assert "--follow needs files and prints text" in ran.err
 
 
 def test_what_counts_as_a_change(tmp_path: Path) -> None:
-    """Growth, a rotated file, a rewrite of the same length; nothing else. A missing file is no file yet."""
+    """Growth, a rotated file, a rewrite of the same length; nothing else. A missing file is not a file yet."""
     file = tmp_path / "run.jsonl"
     assert snapshot([str(file)]) == frozenset()
     file.write_bytes(b"one")

@@ -139,10 +139,10 @@ def test_what_its_page_saves_is_a_source(cli: Callable[..., Ran], tmp_path: Path
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("http://127.0.0.1:1?lookback=abc", "lookback=abc is no number of seconds"),
-        ("http://127.0.0.1:1?lookback=nan", "lookback=nan is no number of seconds"),
-        ("http://127.0.0.1:1?start=soon", "start=soon is no number of epoch microseconds"),
-        ("https://[bad", "https://[bad is no address"),
+        ("http://127.0.0.1:1?lookback=abc", "lookback=abc is not a number of seconds"),
+        ("http://127.0.0.1:1?lookback=nan", "lookback=nan is not a number of seconds"),
+        ("http://127.0.0.1:1?start=soon", "start=soon is not a number of epoch microseconds"),
+        ("https://[bad", "https://[bad is not an address"),
         ("http://local host", "URL can't contain control characters"),
     ],
 )

@@ -50,7 +50,7 @@ def test_an_unknown_command_is_code_2(cli: Callable[..., Ran]) -> None:
         (("--slo", "ttft"), "it is written ttft=0.5,tpot=0.05,e2e=30"),
         (("--slo", "speed=1"), "it is written ttft=0.5,tpot=0.05,e2e=30"),
         (("--slo", "ttft=-1"), "must be a positive number of seconds"),
-        (("--from", "yesterday"), "'yesterday' is no time"),
+        (("--from", "yesterday"), "'yesterday' is not a time"),
         (("--from", "2026-01-02", "--to", "2026-01-01"), "ends (2026-01-01) before it starts (2026-01-02)"),
     ],
 )
@@ -89,7 +89,7 @@ def process(*arguments: str, folder: Path, **options: Any) -> subprocess.Complet
 
 
 def test_a_pipe_in_and_a_reader_that_leaves(tmp_path: Path) -> None:
-    """Traces come in by a pipe; a reader of the output that has had enough is no error."""
+    """Traces come in by a pipe; a reader of the output that has had enough is not an error."""
     with (tmp_path / "run.json").open("wb") as out:
         write(Load(requests=20), out)
     ran = process("report", "-", "--json", folder=tmp_path, input=(tmp_path / "run.json").read_bytes())

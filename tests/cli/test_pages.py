@@ -91,7 +91,7 @@ def test_a_page_shows_its_plots_in_both_themes(page: Page) -> None:
 
 @pytest.mark.parametrize("page", ["report", "view"], indirect=True)
 def test_what_a_trace_says_is_text(page: Page) -> None:
-    """The model's name is shown as it is, and is no element."""
+    """The model's name is shown as it is, and is not an element."""
     assert any(EVIL in text for text in page.texts)
     assert page.elements.count("script") == 1
 
@@ -135,12 +135,12 @@ def test_the_slowest_requests_link_to_their_waterfalls(cli: Callable[..., Ran], 
 
 
 def test_a_page_says_what_must_be_known_first(cli: Callable[..., Ran], tmp_path: Path) -> None:
-    """That a key to group by is no request's; and E2E is that of the completed."""
+    """No request has the key to group by; and E2E is that of the completed."""
     with (tmp_path / "run.json").open("wb") as out:
         write(Load(requests=100, failed=0.2), out)
     cli("report", "run.json", "--group-by", "modle", "--html", "page.html")
     texts = Page((tmp_path / "page.html").read_text(encoding="utf-8")).texts
-    assert any(text.startswith("no request bears 'modle'") for text in texts)
+    assert any(text.startswith("no request has 'modle'") for text in texts)
     assert any(re.fullmatch(r"E2E p95, of \d+ completed", text) for text in texts)
 
 

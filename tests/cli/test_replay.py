@@ -163,7 +163,7 @@ def test_what_is_no_log_is_an_error_with_its_name(cli: Callable[..., Ran], tmp_p
     (tmp_path / "notes.txt").write_text("these are\nnot events\n")
     ran = cli("replay", "notes.txt")
     assert ran.code == 2
-    assert ran.err.startswith("otel-lifecycle: notes.txt is no event log")
+    assert ran.err.startswith("otel-lifecycle: notes.txt is not an event log")
 
 
 @pytest.mark.parametrize(

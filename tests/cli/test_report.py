@@ -83,7 +83,7 @@ def test_help_has_an_example(cli: Callable[..., Ran]) -> None:
 def test_the_first_line_tells_of_requests_that_never_ended(
     counts: dict[str, int], rate: float | None, title: str
 ) -> None:
-    """A rate over one of 31 is no rate of all."""
+    """A rate over one of 31 is not a rate of all."""
     assert title_of({"requests": counts, "output": {"success_rate": rate}}) == title
 
 
@@ -92,16 +92,16 @@ def test_the_first_line_of_a_run(cli: Callable[..., Ran], tmp_path: Path) -> Non
     run_of(tmp_path, Load(requests=20, cancelled=0, failed=0))
     lines = cli("report", "run.json", "--group-by", "modle").out.splitlines()
     assert lines[0] == "20 requests, 100.0 % completed, from run.json"
-    assert lines[1].startswith("no request bears 'modle', so there is nothing to group by")
+    assert lines[1].startswith("no request has 'modle', so there is nothing to group by")
 
 
 def test_what_must_be_known_first_is_a_warning() -> None:
-    """A key that no request bears, and a source that holds a sample of the traces."""
+    """A key that no request has, and a source that holds a sample of the traces."""
     workload = workload_of(Load(requests=20), WorkloadSettings(group_by="modle"))
     told = report_of(workload, ["run.json", "http://jaeger:16686?service=s"])["warnings"]
     assert len(told) == 2
     assert "those of the sample and not of the service" in told[0]
-    assert told[1].startswith("no request bears 'modle', so there is nothing to group by; it is")
+    assert told[1].startswith("no request has 'modle', so there is nothing to group by; it is")
     assert report_of(workload_of(Load(requests=20), WorkloadSettings(group_by="model")), ["run.json"])["warnings"] == []
 
 

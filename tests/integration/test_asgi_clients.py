@@ -332,7 +332,7 @@ def test_under_trio(telemetry: Telemetry) -> None:
 
 
 def test_client_of_a_request_without_a_body_that_leaves(telemetry: Telemetry) -> None:
-    """There is nothing to read, so it is noted though the handler never asks; the answer it makes is no delivery."""
+    """There is nothing to read, so it is noted though the handler never asks; the answer it makes is not a delivery."""
     telling = threading.Event()
 
     async def handler(request: Request) -> Response:

@@ -112,7 +112,7 @@ def test_other_connections_pass_untouched(telemetry: Telemetry, kind: str) -> No
     ("path", "root_path"), [("/api/generate", "/api"), ("/api/generate", "/api/"), ("/generate", "/api")]
 )
 def test_path_is_the_one_below_the_root_path(telemetry: Telemetry, path: str, root_path: str) -> None:
-    """A proxy's prefix, in the path or not, is no part of the route."""
+    """A proxy's prefix, in the path or not, is not part of the route."""
     app = LifecycleMiddleware(answer, routes=["/generate"], tracer_provider=telemetry.tracer_provider)
     run(call(app, path, root_path=root_path))
     assert len(telemetry.spans("chat")) == 1

@@ -127,7 +127,7 @@ FIGURES = {"usage": {"prompt_tokens": 7, "completion_tokens": 40}}
     ("body", "count"), [(CHAT | FIGURES, 40), (TEXT | FIGURES, 40), (CHAT, None), (TEXT, None), ({"text": "a"}, None)]
 )
 def test_c08_whole_answer_has_no_first_token(telemetry: Telemetry, body: dict[str, Any], count: int | None) -> None:
-    """A body of JSON is there at once: its usage gives the count, its duration is no time to a first token."""
+    """A body of JSON is there at once: its usage gives the count, its duration is not a time to a first token."""
     span = serve(telemetry, JSONResponse(body))
     assert outcome(span) == COMPLETED
     assert event_names(span) == ["arrive", "output", "delivered", "complete"]

@@ -46,7 +46,7 @@ calls = itertools.count()
 
 def found(telemetry: Telemetry, engine: str | None) -> dict[str, Any]:
     """Play a request that waits 40 ms beside another one, both of one engine; return what its span says."""
-    # At another time each: requests of an earlier call are no neighbours.
+    # At another time each: requests of an earlier call are not neighbours.
     start = 1_700_000_000_000_000_000 + next(calls) * 1_000_000_000
     neighbour = telemetry.request(model="m", engine=engine, arrived_at_ns=start)
     neighbour.admit(at_ns=start)

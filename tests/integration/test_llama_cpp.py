@@ -176,7 +176,7 @@ def test_server_client_that_leaves(instrumented: Telemetry) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_server_interrupts_for_another_request(instrumented: Telemetry) -> None:
-    """By default a stream is broken off when another request comes: whatever it sends last, that is no completion."""
+    """By default a stream is broken off when another request comes: its last frame does not make that a completion."""
     path = "/v1/completions"
     ask = {"prompt": "1, 2, 3, 4, 5, 6, 7,", "model": "tiny", "temperature": 0, "stream": True}
     with served(interrupt_requests=True) as server:

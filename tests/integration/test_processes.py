@@ -59,7 +59,7 @@ def test_c71_own_providers_are_warned_about_in_each_child(otlp_http: OtlpReceive
 
 
 def test_c71_child_that_serves_nothing_says_nothing(otlp_http: OtlpReceiver) -> None:
-    """A fork for another purpose is no reason to warn, and exports nothing."""
+    """A fork for another purpose is not a reason to warn, and exports nothing."""
     done = run(otlp_http, "fork", "unused")
     assert (done.returncode, done.stderr.strip()) == (0, "")
     assert list(by_instance(otlp_http).values()) == [6]

@@ -31,7 +31,7 @@ def layer(name: str, *inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def seen(**changes: Any) -> ProbeReport:
-    """What the probe sees of a set-up with nothing to mend."""
+    """What the probe sees of a set-up with nothing to fix."""
     providers = {
         "sdk": True,
         "tracer": "sdk.TracerProvider",
@@ -68,7 +68,7 @@ def test_a_good_set_up_has_nothing_to_mend() -> None:
     [
         ({"versions": {**VERSIONS, "opentelemetry-sdk": "1.30.0"}}, {}, "opentelemetry-sdk 1.30.0 is too old", "pip"),
         ({"versions": {}}, {}, "otel-lifecycle is not installed", "pip install otel-lifecycle"),
-        ({"providers": {"sdk": False}}, {}, "sets no OpenTelemetry SDK up", "otel_lifecycle.configure()"),
+        ({"providers": {"sdk": False}}, {}, "does not set up an OpenTelemetry SDK", "otel_lifecycle.configure()"),
         (
             {"providers": {"processors": [layer("x.BatchSpanProcessor", layer("x.OTLPSpanExporter"))]}},
             {},
@@ -78,11 +78,14 @@ def test_a_good_set_up_has_nothing_to_mend() -> None:
         ({"providers": {"processors": [layer("x.LifecycleSpanProcessor")]}}, {}, "no span exporter", "BatchSpan"),
         ({"providers": {"readers": []}}, {}, "no metric reader", "MeterProvider"),
         ({}, {"OTEL_SDK_DISABLED": "true"}, "switches everything off", "unset OTEL_SDK_DISABLED"),
-        ({}, {"OTEL_SERVCE_NAME": "x"}, "OTEL_SERVCE_NAME is no setting", "write OTEL_SERVICE_NAME"),
+        ({}, {"OTEL_SERVCE_NAME": "x"}, "OTEL_SERVCE_NAME is not a setting", "write OTEL_SERVICE_NAME"),
         (
-            {"settings": "OTEL_LIFECYCLE_STRCT is no setting; there are OTEL_LIFECYCLE_COMPAT, OTEL_LIFECYCLE_STRICT"},
+            {
+                "settings": "OTEL_LIFECYCLE_STRCT is not a setting; there are OTEL_LIFECYCLE_COMPAT, "
+                "OTEL_LIFECYCLE_STRICT"
+            },
             {},
-            "OTEL_LIFECYCLE_STRCT is no setting",
+            "OTEL_LIFECYCLE_STRCT is not a setting",
             "write OTEL_LIFECYCLE_STRICT",
         ),
     ],
@@ -90,7 +93,7 @@ def test_a_good_set_up_has_nothing_to_mend() -> None:
 def test_each_fault_has_its_remedy(
     changes: dict[str, Any], environment: dict[str, str], text: str, remedy: str
 ) -> None:
-    """The fault is among those to mend, and its remedy says what to write."""
+    """The fault is listed, and its remedy says what to write."""
     found = wrong(checks_of(seen(**changes), {**QUIET, **environment}))
     assert any(text in one and remedy in what for one, what in found), found
 
@@ -199,12 +202,12 @@ def test_what_configure_sets_up_here_is_looked_at_without_a_command(
     monkeypatch.setenv("OTEL_LIFECYCLE_SERVCE_NAME", "x")
     ran = cli("doctor")
     assert ran.code == 1
-    assert "OTEL_LIFECYCLE_SERVCE_NAME is no setting\n    write OTEL_LIFECYCLE_SERVICE_NAME" in ran.out
+    assert "OTEL_LIFECYCLE_SERVCE_NAME is not a setting\n    write OTEL_LIFECYCLE_SERVICE_NAME" in ran.out
 
 
 @pytest.mark.parametrize("command", [("no-such-command",), ("sleep", "0")])
 def test_what_cannot_be_looked_at_is_the_exit_code_2(cli: Callable[..., Ran], command: tuple[str, ...]) -> None:
-    """There is no such command, or it is no Python program."""
+    """There is no such command, or it is not a Python program."""
     ran = cli("doctor", "--", *command)
     assert (ran.code, ran.out) == (2, "")
     assert command[0] in ran.err

@@ -36,7 +36,7 @@ def test_one_request_of_the_table_can_be_viewed(cli: Callable[..., Ran], run: Pa
 
 
 def test_another_table_is_refused_by_what_it_lacks(cli: Callable[..., Ran], tmp_path: Path) -> None:
-    """A Parquet file of something else is no source."""
+    """A Parquet file of something else is not a source."""
     import duckdb
 
     duckdb.sql(f"COPY (SELECT 1 AS trace_id) TO '{tmp_path / 'other.parquet'}' (FORMAT parquet)")

@@ -61,7 +61,7 @@ def test_the_report_follows_the_command(tmp_path: Path, name: str) -> None:
 
 @slow
 def test_a_command_that_sends_nothing_is_told_why() -> None:
-    """No request is no success: the first line still counts, and the next says what to do."""
+    """No request is not a success: the first line still counts, and the next says what to do."""
     ran = run(code="print('nothing here')")
     assert (ran.returncode, ran.stdout.splitlines()[1]) == (0, "0 requests")
     assert "configure()" in ran.stdout.splitlines()[2]

@@ -262,7 +262,7 @@ def test_step_marks_one_instant(telemetry: Telemetry) -> None:
 
 
 def test_step_of_something_else() -> None:
-    """What is no request is passed over; a batch is never broken off."""
+    """What is not a request is passed over; a batch is never broken off."""
     lifecycle.step([None, 3, lifecycle.current()])  # type: ignore[list-item]  # as a mistaken server would
 
 

@@ -280,7 +280,7 @@ def test_c115_blocks_too(telemetry: Telemetry, block: str) -> None:
 
 
 def test_c115_another_attempt_that_went_well_completes(telemetry: Telemetry) -> None:
-    """A second stream that runs to its end is the answer, and a consumer that has had enough is no fault."""
+    """A second stream that runs to its end is the answer, and a consumer that has had enough is not a fault."""
     with telemetry.request() as request:
         with pytest.raises(MemoryError):
             list(request.stream(broken()))

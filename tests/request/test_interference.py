@@ -26,7 +26,7 @@ EPOCH = 1_700_000_000_000_000_000
 __all__ = ["clock"]
 Make = Callable[..., Telemetry]
 engines = itertools.count()
-"""Each example has an engine of its own: requests of others are no neighbours."""
+"""Each example has an engine of its own: requests of others are not neighbours."""
 
 
 def found_of(span: Span) -> dict[str, Any]:

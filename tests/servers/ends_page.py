@@ -20,7 +20,7 @@ Exactly one terminal event ends a request; what comes after it changes nothing. 
 3. Else the response: its HTTP or gRPC status, or the close code of a WebSocket.
 4. Else nobody: a handle that is dropped without an end is `incomplete`, reason `abandoned`.
 
-A normal exit before the first output is no completion: outcome `incomplete`, outside every success rate. The
+A normal exit before the first output is not a completion: outcome `incomplete`, outside every success rate. The
 exception always goes on unchanged.
 """
 

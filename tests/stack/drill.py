@@ -182,7 +182,7 @@ def started(folder: Path) -> Iterator[Drill]:
 
         alertmanager = start(programs.alertmanager(folder, webhook.url))
         ports = dict(zip(("grpc", "http", "health", "metrics"), programs.free_ports(4), strict=True))
-        # Traces are no part of it: a Collector that writes them down stands where Jaeger would.
+        # Traces are not part of it: a Collector that writes them down stands where Jaeger would.
         sink = HERE / "sink.yaml"
         jaeger = start(programs.collector(folder, sink, name="jaeger", env={"SINK_FILE": str(folder / "spans.json")}))
         targets = {

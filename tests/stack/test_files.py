@@ -207,7 +207,7 @@ def test_every_alert_has_its_section_in_the_runbook() -> None:
 
 
 def test_the_address_of_the_runbook_is_a_label_of_one_series_only() -> None:
-    """It is no external label, which federation and remote write would add to every sample; README.md by default."""
+    """Not an external label, which federation and remote write would add to every sample; README.md by default."""
     assert "external_labels" not in (CONFIG / "prometheus.yaml").read_text()
     compose = project_of(SETTINGS)["configs"]["runbooks"]["content"]
     shipped = (CONFIG / "rules" / "runbooks.yaml").read_text()

@@ -155,7 +155,7 @@ def plain_span(span: ReadableSpan) -> Span:
 
 
 def plain_points(data: MetricsData | None) -> list[Point]:
-    """Flatten what a metric reader of the SDK collected; None, nothing collected, is no point."""
+    """Flatten what a metric reader of the SDK collected; None, nothing collected, is not a point."""
     return in_order(
         _sdk_point(point, metric, resource.resource, scope.scope)
         for resource in (data.resource_metrics if data else ())

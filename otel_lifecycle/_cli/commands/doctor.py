@@ -21,7 +21,7 @@ MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "wrong": ("✗", "red
 @click.command(
     help="What is set up for OpenTelemetry, what is not, and the remedy.\n\n"
     "Without COMMAND it looks at what configure() sets up in this environment. With COMMAND, it starts it, looks at it"
-    " from inside after --wait seconds, and ends it. Exit code 0: nothing to mend, 1: something, 2: it could not look."
+    " from inside after --wait seconds, and ends it. Exit code 0: nothing to fix, 1: something, 2: it could not look."
     f"{EXAMPLES}",
     # Options behind COMMAND belong to it.
     context_settings={"ignore_unknown_options": True},
@@ -45,7 +45,7 @@ def doctor(wait: float, as_json: bool, command: Sequence[str]) -> int:
 
 def _show(checks: Sequence[Check]) -> None:
     wrong = sum(check.state == "wrong" for check in checks)
-    click.echo("nothing to mend" if not wrong else f"{wrong} to mend")
+    click.echo("nothing to fix" if not wrong else f"{wrong} to fix")
     for check in checks:
         mark, colour = MARKS[check.state]
         click.echo(f"{click.style(mark, fg=colour)} {check.topic}: {check.text}")

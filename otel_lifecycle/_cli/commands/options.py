@@ -143,10 +143,10 @@ def time_of(text: str) -> int:
         try:
             moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         except ValueError as error:
-            raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds") from error
+            raise Unusable(f"{text!r} is not a time: ISO 8601 or epoch seconds") from error
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     if not math.isfinite(seconds):
-        raise Unusable(f"{text!r} is no time: ISO 8601 or epoch seconds")
+        raise Unusable(f"{text!r} is not a time: ISO 8601 or epoch seconds")
     # Epoch milliseconds are a common mistake; the message names the unit instead of an empty window.
     if not 0 <= seconds < LATEST:
         raise Unusable(f"{text!r} lies outside the years 1970 to 2262{_finer(seconds)}")

@@ -40,7 +40,7 @@ class ReadingBar:
 
 @contextmanager
 def reading(sources: Iterable[str], what: str = "reading") -> Iterator[ReadingBar | None]:
-    """Show how far the sources are read; give None, and show nothing, where standard error is no terminal."""
+    """Show how far the sources are read; give None, and show nothing, where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -50,7 +50,7 @@ EVENTS = (
     show_default=True,
     help="Of times that do not state one.",
 )
-@click.option("--start", metavar="TIME", help="The instant of time 0, where times are no epoch. Default: now.")
+@click.option("--start", metavar="TIME", help="The instant of time 0, where times are not epoch times. Default: now.")
 @click.option("--service", default="replay", show_default=True, help="service.name of the spans.")
 @click.option("--strict", is_flag=True, help="Exit 1 if anything was illegal.")
 @options.shape_option

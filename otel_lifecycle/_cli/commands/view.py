@@ -47,7 +47,7 @@ def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
     tally = ReadingTally()
     if not sources:
         if not (Path(trace).exists() or is_url(trace) or trace == "-"):
-            raise Unusable(f"{trace} is no file; to look for a trace of that name, say where: view {trace} SOURCE")
+            raise Unusable(f"{trace} is not a file; to look for a trace of that name, say where: view {trace} SOURCE")
         with kept_pipe((trace,)) as pipe:
             return only_request((trace,), shape, tally, pipe)
     # The search reads its sources up to three times; a pipe can be read once.

@@ -29,7 +29,7 @@ CLUMPS: Final = 3.0
 CACHE: Final = 0.1
 """Two shares of cached input differ by more than ten points."""
 IDENTITY: Final = frozenset({"service", "service version"})
-"""What identifies the two sides; it is no condition of the workload."""
+"""What identifies the two sides; it is not a condition of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def differences(baseline: Side, candidate: Side) -> list[Difference]:
     found = [_stated(name, baseline, candidate) for name in KEYS if name not in IDENTITY]
     found += [
         _lengths("input tokens", "input_tokens", baseline, candidate, completed=False),
-        # Of completed requests only: the others were cut off, which is a result and not a condition.
+        # Completed requests only: a request that was cut off is a result of the run, not a condition.
         _lengths("output tokens", "output_tokens", baseline, candidate, completed=True),
         _cached(baseline, candidate),
         _classes(baseline, candidate),
@@ -121,7 +121,7 @@ def _quantiles(values: Floats) -> str:
 
 def _cached(baseline: Side, candidate: Side) -> Difference | None:
     left, right = _cached_share(baseline), _cached_share(candidate)
-    # Unknown on one side is no difference here: many servers never report cached tokens.
+    # Unknown on one side is not a difference here: many servers never report cached tokens.
     if left is None or right is None or abs(left - right) <= CACHE:
         return None
     return Difference(condition="cached input", baseline=share(left), candidate=share(right))

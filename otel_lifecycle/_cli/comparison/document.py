@@ -13,7 +13,7 @@ from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.sides import Side
 
 SCHEMA_VERSION: Final = 1
-"""Of the comparison as JSON; it grows when a key is removed or gets another meaning."""
+"""Version of the comparison's JSON; it grows when a key is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ MIN_EFFECT: Final = 0.05
 ONE_RUN_EFFECT: Final = 0.10
 """The same for fewer runs: other load of the machine affects a whole run, and nothing in the run shows it."""
 MIN_PART: Final = 0.01
-"""A stage that changed by less than this part of the whole request's time is no verdict either."""
+"""A stage that changed by less than this part of the whole request's time is not a verdict either."""
 MIN_POINTS: Final = 0.01
 """The same for rates, in absolute terms."""
 PAIRS: Final = 10

@@ -27,7 +27,7 @@ LARGE_SHARE: Final = 0.45
 OFTEN: Final = 0.05
 """Share of affected requests from which evidence is strong."""
 SOMETIMES: Final = 0.01
-"""The same for moderate evidence; below it the thing happened, but is no pattern."""
+"""The same for moderate evidence; below it the thing happened, but is not a pattern."""
 
 ENDS_OFTEN, ENDS_SOMETIMES, ENDS_RARELY = 0.1, 0.02, 0.01
 """Share of abnormal ends from which they are strong, moderate and weak evidence; below, a server has failures."""

@@ -250,7 +250,7 @@ def preprocessing(case: Case) -> Finding | None:
 
 
 def capacity(case: Case) -> Finding | None:
-    """Memory near its budget, together with something that it explains; or requests that failed for want of it."""
+    """Memory near its budget, together with something that it explains; or requests that failed for lack of it."""
     full, level = _full_cache(case), _level_memory(case)
     failed = case.ends(lambda _outcome, _stage, reason: reason == MEMORY).total()
     evicted, stuck = case.report["stages"]["preempted_requests"], _batch_does_not_grow(case)
@@ -266,9 +266,9 @@ def capacity(case: Case) -> Finding | None:
     if not failed and not (full and effects) and not (level and stuck):
         return None
     symptoms = ["the key-value cache is full"] if full else ["memory in use stays level"] if level else []
-    symptoms += ["requests fail for want of memory"] if failed else []
+    symptoms += ["requests fail for lack of memory"] if failed else []
     told = full + level
-    told += [f"{part_of(failed, case.terminated)} that ended failed for want of memory"] if failed else []
+    told += [f"{part_of(failed, case.terminated)} that ended failed for lack of memory"] if failed else []
     told += [_preempted(case)] if evicted else []
     told += [stuck] if stuck else []
     told += case.share_line("queue") if waits else ()

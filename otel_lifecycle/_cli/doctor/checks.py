@@ -81,7 +81,9 @@ def _settings(seen: ProbeReport, environment: Mapping[str, str]) -> Iterator[Che
         if name.startswith("OTEL_") and not name.startswith("OTEL_LIFECYCLE_") and known and name not in known:
             alike = difflib.get_close_matches(name, known, n=1, cutoff=LIKE)
             if alike:
-                yield Check(topic="settings", state="wrong", text=f"{name} is no setting", remedy=f"write {alike[0]}")
+                yield Check(
+                    topic="settings", state="wrong", text=f"{name} is not a setting", remedy=f"write {alike[0]}"
+                )
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         text, remedy = "OTEL_SDK_DISABLED=true switches everything off", "unset OTEL_SDK_DISABLED"
         yield Check(topic="settings", state="wrong", text=text, remedy=remedy)
@@ -114,7 +116,7 @@ def _providers(seen: ProbeReport) -> Iterator[Check]:
         text = "the command ended before it was examined; its set-up may be gone"
         yield Check(topic="providers", state="note", text=text, remedy="a shorter --wait looks earlier")
     if not providers.get("sdk"):
-        text = "the program sets no OpenTelemetry SDK up, so nothing is recorded"
+        text = "the program does not set up an OpenTelemetry SDK, so nothing is recorded"
         remedy = "call otel_lifecycle.configure(), or start it with opentelemetry-instrument"
         yield Check(topic="providers", state="wrong", text=text, remedy=remedy)
         return
@@ -124,7 +126,7 @@ def _providers(seen: ProbeReport) -> Iterator[Check]:
         yield Check(topic="processors", state="note", text="this release of the SDK does not show its processors")
     else:
         yield from _processors(list(dict.fromkeys(_names(processors))))
-    # None means that the SDK does not show its readers, which is no fault.
+    # None means that the SDK does not show its readers, which is not a fault.
     if providers.get("readers") == []:
         text, remedy = "no metric reader: metrics go nowhere", "let configure() set one up, or give a MeterProvider one"
         yield Check(topic="processors", state="wrong", text=text, remedy=remedy)

@@ -96,7 +96,9 @@ def look_at(command: Sequence[str], environment: Mapping[str, str], wait: float)
         finally:
             _end(process)
     if seen is None:
-        raise Unusable(f"{command[0]}: no Python of it could be looked at (is it a Python program? does it start?)")
+        raise Unusable(
+            f"{command[0]}: none of its Python processes could be examined (is it a Python program? does it start?)"
+        )
     return seen
 
 

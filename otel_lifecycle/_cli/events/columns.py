@@ -88,7 +88,7 @@ def like_times(names: Iterable[str]) -> list[str]:
 def time_in(raw: Any, unit: Unit) -> int | float | None:
     """Return a time in a unit: a number as it is, an ISO 8601 time as epoch time; None where it is unknown.
 
-    Raises ValueError for what is no time of any clock.
+    Raises ValueError for what is not a time of any clock.
     """
     if raw is None:
         return None

@@ -150,7 +150,7 @@ class LogFile:
         self._timeless.conclude()
         self._tally.read["events"] += self._known
         if not self._known and problem:
-            raise NotATrace(self._source, problem, "event log")
+            raise NotATrace(self._source, problem, "an event log")
 
     def _line(self, number: int, row: Any, broken: bool) -> LogLine:
         """Return the event of a row; ValueError or TypeError where it is none."""

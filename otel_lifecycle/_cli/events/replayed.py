@@ -60,7 +60,7 @@ class Replayed:
 
 
 def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
-    """Replay a request; ``offset_ns`` is added to times that are no epoch, where spans need one."""
+    """Replay a request; ``offset_ns`` is added to times that are not epoch times, where spans need one."""
     # Twice: the user sees times in the log's own unit, without rounding; spans need epoch nanoseconds.
     report = _report(log, shape, lambda time: time)[0]
     metrics = compute_request_metrics(report)

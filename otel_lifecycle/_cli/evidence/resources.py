@@ -114,7 +114,7 @@ class Resources:
         buckets = [sum(column) for column in zip(*(point.buckets for point in points), strict=True)]
         edges = points[0].edges
         quantiles = {name: _bucket_quantile(edges, buckets, q) for name, q in _QUANTILES}
-        # Buckets do not hold the largest value, and the last edge is no maximum.
+        # Buckets do not hold the largest value, and the last edge is not a maximum.
         return {**_moments(points), **quantiles, "max": None}
 
 

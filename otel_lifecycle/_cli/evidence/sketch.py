@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 GROWTH: Final = 1.01
 RELATIVE_ERROR: Final = 0.005
-"""Of a quantile: half the width of a bin, to first order."""
+"""Largest relative error of a quantile: half the width of a bin, to first order."""
 # From a nanosecond to four months, and as token counts up to ten million: every column fits the same bins.
 SMALLEST: Final = 1e-9
 LARGEST: Final = 1e7

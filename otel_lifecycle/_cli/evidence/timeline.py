@@ -151,7 +151,7 @@ class WorkloadTimeline:
         occupied = np.flatnonzero(counts)
         if not len(occupied):
             return None
-        # From the first to the last arrival: empty bins beyond them are no pauses.
+        # From the first to the last arrival: empty bins beyond them are not pauses.
         counts = counts[occupied[0] : occupied[-1] + 1]
         stride = max(1, math.ceil(mean * len(counts) / counts.sum()))
         usable = len(counts) // stride * stride

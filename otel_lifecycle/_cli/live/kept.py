@@ -138,7 +138,7 @@ class Kept:
             del self.running[span_id]
 
     def ended(self, span_id: str, trace_id: bytes) -> bool:
-        """Return whether a request of that span id has ended: its late stages are no running request."""
+        """Return whether a request of that span id has ended: its late stages do not make a running request."""
         trace = self._traces.get(trace_id)
         return trace is not None and any(self.rows[number].span_id == span_id for number in trace.numbers)
 

@@ -25,7 +25,7 @@ def to_protobuf(signal: Signal, body: bytes) -> bytes:
         made = ParseDict(_with_base64(orjson.loads(body)), MESSAGES[signal](), ignore_unknown_fields=True)
     # The body comes from outside: its nesting can exceed the recursion limit, and orjson's own limit is higher.
     except (ParseError, orjson.JSONDecodeError, TypeError, RecursionError) as error:
-        raise ValueError(f"this is no OTLP message of {signal} in JSON") from error
+        raise ValueError(f"this is not an OTLP message of {signal} in JSON") from error
     return made.SerializeToString()
 
 

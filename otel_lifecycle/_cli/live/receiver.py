@@ -48,7 +48,7 @@ class Receiver:
         try:
             {"traces": self._traces, "metrics": self._metrics, "logs": self._logs}[signal](message)
         except DecodeError as error:
-            raise ValueError(f"this is no OTLP message of {signal}") from error
+            raise ValueError(f"this is not an OTLP message of {signal}") from error
         self.messages += 1
         if self._sink is not None:
             self._sink(signal, message)
@@ -70,7 +70,7 @@ class Receiver:
         if not self._seen.add(span.trace_id.hex(), span.span_id.hex()):
             return
         self.kept.add_span(span.trace_id, raw)
-        # Only the keys: decoding every value would cost more than all the rest, and most spans are no requests.
+        # Only the keys: decoding every value would cost more than all the rest, and most spans are not requests.
         keys = {item.key for item in span.attributes}
         if semconv.STAGE in keys:
             self._stage(span)
@@ -103,7 +103,7 @@ class Receiver:
         if not parent or self.kept.ended(parent, span.trace_id):
             return
         own = attributes(span.attributes)
-        # An interruption is a child of its stage, so its parent is no request.
+        # An interruption is a child of its stage, so its parent is not a request.
         if own[semconv.STAGE] == "preempted":
             return
         times = (span.start_time_unix_nano * 1e-9, span.end_time_unix_nano * 1e-9)

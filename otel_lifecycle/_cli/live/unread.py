@@ -15,7 +15,7 @@ GEN_AI: Final = "gen_ai."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What arrived, how much of it, and why it is no request; ``remedy`` is empty where nothing is wrong."""
+    """What arrived, how much of it, and why it is not a request; ``remedy`` is empty where nothing is wrong."""
 
     what: str
     count: int

@@ -13,7 +13,7 @@ from otel_lifecycle._cli.text import NOTHING, printable
 
 
 def to_json(document: Any) -> str:
-    """Return a document as indented JSON; what is no number is null, bytes are hex."""
+    """Return a document as indented JSON; what is not a number is null, bytes are hex."""
     return _dumps(document, orjson.OPT_INDENT_2)
 
 

@@ -101,7 +101,7 @@ def stage_lengths(request: SeenRequest) -> list[tuple[str, float]]:
     )
     told = [(stage, request.seconds[key]) for stage, key in keys if request.seconds.get(key)]
     rest = request.seconds.get("e2e", 0.0) - sum(length for _, length in told)
-    # Rounding of a float nanosecond is no stage.
+    # Rounding of a float nanosecond is not a stage.
     return [*told, ("other", rest)] if rest > 1e-6 else told
 
 

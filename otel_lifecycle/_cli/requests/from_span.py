@@ -209,7 +209,7 @@ def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict
 
 
 def _number(raw: Any) -> float | None:
-    """Return a finite number that is not negative; a duration that is anything else is no duration."""
+    """Return a finite number that is not negative; a duration that is anything else is not a duration."""
     if type(raw) is float or type(raw) is int:  # which a bool is not
         return float(raw) if 0 <= raw <= LARGEST else None
     return None

@@ -26,7 +26,7 @@ Stream: TypeAlias = "io.BufferedReader[Any]"
 Message: TypeAlias = tuple[Literal["json", "proto"], bytes]
 
 MAX_MESSAGE: Final = 256 * 2**20
-"""Bytes of the largest message that is read; a larger one is no batch of telemetry."""
+"""Bytes of the largest message that is read; a larger one is not a batch of telemetry."""
 
 CHUNK: Final = 2**18
 PACKED_CHUNK: Final = 2**13

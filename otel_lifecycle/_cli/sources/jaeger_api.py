@@ -80,7 +80,7 @@ def fetch(source: str, now_us: int, tally: ReadingTally) -> Iterator[object]:
     try:
         parts = urllib.parse.urlsplit(source)
     except ValueError as error:
-        raise Unusable(f"{without_credentials(source)} is no address: {error}") from error
+        raise Unusable(f"{without_credentials(source)} is not an address: {error}") from error
     host = urllib.parse.urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     one = _ONE.fullmatch(parts.path)
     if one is not None:
@@ -96,7 +96,7 @@ def _searches(source: str, base: str, asked: dict[str, str], now_us: int) -> Ite
     end = _number(source, asked, "end", now_us)
     back = _number(source, asked, "lookback", DEFAULT_LOOKBACK_S, 1e6)
     start = _number(source, asked, "start", end - back)
-    # The number of traces that the page shows is no limit for a report.
+    # The number of traces that the page shows is not a limit for a report.
     asked.pop("limit", None)
     given = asked.pop("service", None)
     # Jaeger's search needs a service, so "all" is one search for each.
@@ -121,7 +121,7 @@ def _number(source: str, asked: dict[str, str], name: str, default: int, scale: 
         return int(raw) if scale == 1 else int(float(raw.rstrip("smhd")) * unit * scale)
     except (ValueError, OverflowError) as error:
         form = "seconds" if name == "lookback" else "epoch microseconds"
-        raise Unusable(f"{without_credentials(source)}: {name}={raw} is no number of {form}") from error
+        raise Unusable(f"{without_credentials(source)}: {name}={raw} is not a number of {form}") from error
 
 
 def _windows(search: Search, tally: ReadingTally) -> Iterator[object]:

@@ -36,7 +36,7 @@ LATEST: Final = 2**63
 
 
 DEEPEST: Final = 32
-"""Levels of arrays and maps in one attribute that are read; what is nested deeper is no value of telemetry."""
+"""Levels of arrays and maps in one attribute that are read; what is nested deeper is not a value of telemetry."""
 
 _SIGNALS: Final = ("resourceSpans", "batches", "resourceMetrics", "resourceLogs", "resourceProfiles")
 _WRAPPERS: Final = ("result", "trace")
@@ -152,7 +152,7 @@ _NONE: Final[Attributes] = {}
 
 
 def _links(items: Iterable[Raw], lost: Lost | None) -> Iterator[SpanLink]:
-    """Yield the links that lead somewhere; a broken one is no reason to lose its span."""
+    """Yield the links that lead somewhere; a broken one is not a reason to lose its span."""
     for raw in items:
         try:
             trace_id, span_id = identifier(raw["traceId"], 16), identifier(raw["spanId"], 8)
@@ -166,7 +166,7 @@ def instant(raw: Any) -> int:
     """Return epoch nanoseconds; ValueError for what no 64-bit clock gives."""
     found = int(raw)
     if not 0 <= found < LATEST:
-        raise ValueError(f"{raw!r:.80} is no time")
+        raise ValueError(f"{raw!r:.80} is not a time")
     return found
 
 
@@ -175,7 +175,7 @@ def identifier(text: str, size: int) -> str:
     found = _hex(text, size)
     # The specification calls an all-zero id invalid.
     if not found.strip("0"):
-        raise ValueError(f"{text!r:.80} is no id of {size} bytes")
+        raise ValueError(f"{text!r:.80} is not an id of {size} bytes")
     return found
 
 
@@ -198,7 +198,7 @@ def _hex(text: str, size: int) -> str:
     else:
         found = base64.b64decode(text, validate=True).hex()
     if len(found) != 2 * size:
-        raise ValueError(f"{text!r:.80} is no id of {size} bytes")
+        raise ValueError(f"{text!r:.80} is not an id of {size} bytes")
     return found
 
 

@@ -27,7 +27,7 @@ ID_BYTES: Final = (16, 8)
 
 
 def decode(message: bytes, intake: Intake) -> bool:
-    """Put every wanted span and metric point of a message into the intake; False if it is no OTLP message."""
+    """Put every wanted span and metric point of a message into the intake; False if it is not an OTLP message."""
     shaped = False
     # As it stands first, and as either signal: the repair of one finds broken texts in the sound bytes of the other.
     for parse in (_parse, _parse_repaired):

@@ -101,7 +101,7 @@ class Reader:
             raise Unusable(f"{name}: {error.strerror or error}") from error
         with raw:
             buffered: Stream = io.BufferedReader(Counted(raw, self._progress), CHUNK)
-            # A fresh Collector creates its file before the first batch, so an empty file is no error.
+            # A fresh Collector creates its file before the first batch, so an empty file is not an error.
             if not buffered.peek(1):
                 self.tally.add("empty_file", name)
                 return

@@ -14,7 +14,7 @@ MAX_NOTES: Final = 20
 MEANING: Final = {
     "empty_file": "empty files",
     "truncated": "files or messages cut short; what came before was read",
-    "unreadable": "messages that are no OTLP; skipped",
+    "unreadable": "messages that are not OTLP; skipped",
     "unreadable_line": "lines without an event; skipped",
     "no_id": "events without a request's id, in a file in which others have one; taken as one request",
     "no_time": "events of a log without a time column; no latency is known",

@@ -52,7 +52,7 @@ def _cell(name: str, kind: str) -> str:
 
 def _safe(text: str) -> str:
     """Return a text for a spreadsheet and a terminal: a formula gets an apostrophe, control characters go."""
-    # A single "-" is how tables say "nothing"; it is no formula.
+    # A single "-" is how tables say "nothing"; it is not a formula.
     formula = f"regexp_matches({text}, {quoted(_FORMULA)}) AND {text} <> '-'"
     cell = f"CASE WHEN {formula} THEN chr(39) || {text} ELSE {text} END"
     return f"regexp_replace({cell}, {quoted(_STEERING)}, '\N{REPLACEMENT CHARACTER}', 'g')"

@@ -143,7 +143,7 @@ def _add_lists(row: TableRow, request: SeenRequest, span: Span) -> None:
         "violations": [
             {"kind": one.kind, "state": one.state, "event": one.event, "at": one.offset, "rule": rule_of(one)}
             for one in request.breaches
-            # Lost events are no violation of the lifecycle; the column dropped_events counts them.
+            # Lost events do not violate the lifecycle; the column dropped_events counts them.
             if one.kind != "truncated"
         ],
         "links": [_link(one.trace_id, one.span_id, one.attributes) for one in span.links],

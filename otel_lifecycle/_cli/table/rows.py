@@ -44,7 +44,7 @@ def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[Table
 
 def _of_events(source: str, shape: str, tally: ReadingTally, progress: Progress | None) -> Iterator[TableRow]:
     """Yield the requests of a log; NotATrace if the file is not a log either."""
-    # The origin for logs whose times are no epoch.  Whole seconds keep their decimals readable.
+    # The origin for logs whose times are not epoch times.  Whole seconds keep their decimals readable.
     now = time.time_ns() // 10**9 * 10**9
     for log in read_logs((source,), tally, progress):
         one = replayed(log, shape, now)
