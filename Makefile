@@ -93,6 +93,10 @@ docs: $(DOCS) ## build the documentation site into site/
 	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+.PHONY: screenshots
+screenshots: $(STAMP) ## make docs/pictures/ from real runs of the demo (needs chromium and `make stack`)
+	$(BIN)/python -m docs.screenshots
+
 .PHONY: release-check
 release-check: $(STAMP) ## build wheel and sdist, check them, and try each in a fresh environment
 	rm -rf dist

@@ -25,9 +25,21 @@ REGISTRY: Final = REFERENCE / "registry"
 _MADE: Final = "<!-- Made by `python -m docs.generate` from the code; edit there. -->\n"
 
 
+KIT: Final = HERE.parent / "collector-config" / "README.md"
+OPERATE: Final = {
+    "deploy.md": ("Deploy", "Start"),
+    "kept-and-lost.md": ("What is kept, and what is lost", "Which traces are kept, and what is lost"),
+    "searches.md": ("Searches", "Searches"),
+    "runbooks.md": ("Runbooks", "Runbook"),
+}
+"""Page below operate/ -> its title, and the section of the kit's README that it shows."""
+
+
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
+    kit = dict(section.split("\n", 1) for section in KIT.read_text(encoding="utf-8").split("\n## ")[1:])
     return {
+        **{HERE / "operate" / page: _kit_page(title, kit[section]) for page, (title, section) in OPERATE.items()},
         REFERENCE / "lifecycle.md": _page("The lifecycle", lifecycle()),
         REFERENCE / "attributes.md": _page("Attributes", attributes()),
         REFERENCE / "metrics.md": _page("Metrics", metrics()),
@@ -36,6 +48,12 @@ def pages() -> dict[Path, str]:
         HERE / "command-line.md": _page("Command line", command_line()),
         REGISTRY / "metrics.yaml": metric_registry(),
     }
+
+
+def _kit_page(title: str, section: str) -> str:
+    """Return a section of the kit's README as a page; its headings move up by one level."""
+    made = "<!-- Made by `python -m docs.generate` from collector-config/README.md; edit there. -->\n"
+    return f"{made}\n# {title}\n\n{section.strip()}\n".replace("\n### ", "\n## ")
 
 
 def _page(title: str, lines: Iterable[str]) -> str:

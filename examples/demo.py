@@ -118,7 +118,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0].replace("``", ""))
     parser.add_argument("--model", type=Path, help="a GGUF file of your own; without it a small one is fetched once")
     arguments = parser.parse_args()
-    # Where the output is not a terminal its width is not known, and 80 columns are too few for the bars.
+    # The width of an output that is not a terminal is unknown, and 80 columns are too few for the bars.
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100, highlight=False)
     memory = InMemorySpanExporter()
     endpoint = set_up(memory)

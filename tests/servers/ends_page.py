@@ -12,13 +12,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "instrument" / "who-ends-a-request.m
 
 HEAD = """# Who ends a request
 
-Exactly one terminal event ends a request; what comes after it changes nothing. Who gives it:
+Exactly one terminal event ends a request; nothing after it changes the outcome. The event comes from the first of these that
+applies:
 
 1. The server, by `complete()`, `cancel()`, `timeout()`, `fail()` or `finish(word)`.
-2. Else what leaves the block, the decorated function, the middleware or the interceptor: a normal exit in decode is
-   `complete`, an exception ends the request by the first table below.
-3. Else the response: its HTTP or gRPC status, or the close code of a WebSocket.
-4. Else nobody: a handle that is dropped without an end is `incomplete`, reason `abandoned`.
+2. The exit from the block, the decorated function, the middleware or the interceptor: a normal exit in decode is
+   `complete`, and an exception ends the request by the first table below.
+3. The response: its HTTP or gRPC status, or the close code of a WebSocket.
+4. Nothing: a handle that is dropped without an end is `incomplete`, reason `abandoned`.
 
 A normal exit before the first output is not a completion: outcome `incomplete`, outside every success rate. The
 exception always goes on unchanged.
@@ -29,7 +30,7 @@ EXCEPTIONS = """
 
 A class matches by its name, in that module or below it; a name without a module matches anywhere. The nearest
 class along the MRO decides. An exception group counts as its members: if all of them end a request alike, that
-is the end; else it failed by `ExceptionGroup`. Every other exception is a failure with its type.
+is the end; otherwise the request failed with `ExceptionGroup`. Every other exception is a failure with its type.
 """
 
 CONNECTIONS = """
@@ -38,7 +39,7 @@ engine's, and a failure. After `client_disconnected()` a cancellation or a broke
 reason. A cancellation at or after `deadline`, less 10 ms or 1 %, is a timeout, reason `deadline`.
 
 `configure(endings={"pkg.Class": "cancel:client_disconnected"})` adds rows, which go before these. The value is
-`cancel`, `timeout`, `fail` or `complete`, and behind a colon a reason of the closed list.
+`cancel`, `timeout`, `fail` or `complete`, optionally followed by a colon and a reason of the closed list.
 """
 
 RESPONSES = """

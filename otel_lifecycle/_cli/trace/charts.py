@@ -66,7 +66,7 @@ def shares(request: SeenRequest) -> Markup:
 
 
 def timeline(found: Anatomy) -> Markup:
-    """Return tokens put out over time: a flat part is a stall."""
+    """Return output tokens over time: a flat part is a stall."""
     times = found.tokens
     plot = Plot(linear(0, times[-1], short_seconds), linear(0, len(times), whole), height=140)
     for one in found.stalls:
@@ -76,7 +76,7 @@ def timeline(found: Anatomy) -> Markup:
     if len(times) <= POINTS:
         for number, time in enumerate(times, 1):
             plot.dot(time, number, "decode", f"token {number} at {seconds(time)}")
-    return plot.markup(f"{plural(len(times), 'token')} over time", "tokens put out; seconds since arrival")
+    return plot.markup(f"{plural(len(times), 'token')} over time", "output tokens; seconds since arrival")
 
 
 def gaps(found: Anatomy) -> Markup:

@@ -2,6 +2,7 @@
 // The live page: takes the server's events and shows them. What is drawn as SVG comes from the server as such.
 
 const by = (id) => document.getElementById(id);
+const requests = (count) => (count === 1 ? "1 request" : `${count.toLocaleString("en")} requests`);
 const state = { after: 0, source: null, opened: null, ended: false, figures: null, sent: null };
 
 const list = new RequestList(by("grid"), by("rows"), openRequest);
@@ -48,7 +49,7 @@ function now(data) {
   tiles(data.figures);
   if (data.chart !== null) by("chart").innerHTML = data.chart;
   wrong(data);
-  by("kept").textContent = `${data.kept.toLocaleString("en")} requests kept` + (data.left_count ? `; ${data.left_count.toLocaleString("en")} older ones have left` : "");
+  by("kept").textContent = `${requests(data.kept)} kept` + (data.left_count ? `; ${data.left_count.toLocaleString("en")} older ones have left` : "");
   options("model");
   options("tenant");
   choose();
@@ -60,7 +61,7 @@ function choose() {
   list.choose({ show: by("show").value, sort: by("sort").value, model: by("model").value, tenant: by("tenant").value,
     text: by("text").value, slow: slow === null ? null : slow * 1000, ...range() });
   const shown = list.found.length;
-  by("shown").textContent = shown === 1 ? "1 request" : `${shown.toLocaleString("en")} requests`;
+  by("shown").textContent = requests(shown);
   by("empty").hidden = shown > 0;
 }
 
@@ -103,8 +104,8 @@ function tiles(figures) {
     by(`${name}-count`).textContent = `p50 / p95 of ${count.toLocaleString("en")}`;
   }
   parts("bottlenecks", figures.bottlenecks, null, "completed requests");
-  parts("queue-by", figures.queue, "s", `${figures.queue_of} requests`);
-  parts("stall-by", figures.stall, "s", `${figures.stall_of} requests`);
+  parts("queue-by", figures.queue, "s", requests(figures.queue_of));
+  parts("stall-by", figures.stall, "s", requests(figures.stall_of));
   const lost = figures.stall === null ? 0 : Object.values(figures.stall).reduce((sum, value) => sum + value, 0);
   by("stalled").textContent = figures.stall === null || !figures.decode ? "" : `${percent(lost / figures.decode)} of decode time`;
 }
@@ -123,7 +124,7 @@ function parts(id, amounts, unit, what) {
   const key = JSON.stringify(words) + what;
   if (box.dataset.key === key) return;
   box.dataset.key = key;
-  if (!entries.length) return box.replaceChildren(element("li", { class: "none" }, amounts === null ? "not told by these requests" : "none"));
+  if (!entries.length) return box.replaceChildren(element("li", { class: "none" }, amounts === null ? "these requests do not have it" : "none"));
   box.replaceChildren(...words.map(([name, share, amount]) => element("li", {}, element("i", { class: `s-${STAGES.includes(name) || name === "mixed" ? name : "other"}`, "aria-hidden": "true" }), `${name} `, element("b", {}, share), element("small", {}, ` ${amount}`))),
     element("li", { class: "of" }, `of ${unit ? duration(total * 1000) : total.toLocaleString("en")}, ${what}`));
 }
