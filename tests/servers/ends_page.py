@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "instrument" / "who-ends-a-request.m
 
 HEAD = """# Who ends a request
 
-Exactly one terminal event ends a request; nothing after it changes the outcome. The event comes from the first of these that
-applies:
+Exactly one terminal event ends a request; nothing after it changes the outcome. The first of these that applies
+gives it:
 
 1. The server, by `complete()`, `cancel()`, `timeout()`, `fail()` or `finish(word)`.
 2. The exit from the block, the decorated function, the middleware or the interceptor: a normal exit in decode is
