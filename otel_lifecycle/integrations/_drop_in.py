@@ -1,97 +1,19 @@
-"""What the drop-ins of whole engines share: switching on, the versions they were checked with, and their hooks.
-
-A drop-in wraps methods of the engine.  A hook runs before or after the method and never changes its arguments or its
-result; what a hook raises is logged once and goes no further.
-"""
+"""What the drop-ins of whole engines share: switching on, and the versions they were checked with."""
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._log import say
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, installed_version
 
-Hook = Callable[..., object]
-
-_MISSING: Final = object()
 _ON: Final = frozenset({"1", "on", "true", "yes"})
-
-
-class EngineMismatch(Exception):
-    """The engine is not as the drop-in expects; the message says what is missing."""
-
-
-def observe(hook: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a hook.  What it raises is logged and goes no further: an engine never fails because of its telemetry."""
-    try:
-        return hook(*arguments, **named)
-    except Exception as error:  # noqa: BLE001  # guards the engine
-        say(f"drop-in.{hook.__qualname__}", f"{hook.__qualname__} failed: {type(error).__name__}: {error}")
-        return None
-
-
-class Hooks:
-    """Methods of an engine that were wrapped, to be put back."""
-
-    def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, object]] = []
-
-    def around(
-        self,
-        owner: Any,
-        name: str,
-        *,
-        before: Hook | None = None,
-        after: Hook | None = None,
-        failed: Hook | None = None,
-    ) -> None:
-        """Wrap ``owner.name``; EngineMismatch if there is none.
-
-        ``before(*args, **kwargs)`` gets the arguments of the method, ``after(noted, result, *args, **kwargs)`` what
-        ``before`` returned and what the method returned, ``failed(noted, error)`` what the method raised.
-        """
-        original = getattr(owner, name, None)
-        if not callable(original):
-            raise EngineMismatch(f"{getattr(owner, '__name__', owner)} has no {name}")
-
-        @functools.wraps(original)
-        def method(*arguments: Any, **named: Any) -> Any:
-            noted = observe(before, *arguments, **named) if before is not None else None
-            try:
-                result = original(*arguments, **named)
-            # BaseException: a call that was cancelled has to end its request, too.
-            except BaseException as error:
-                if failed is not None:
-                    observe(failed, noted, error)
-                raise
-            if after is not None:
-                observe(after, noted, result, *arguments, **named)
-            return result
-
-        self.replace(owner, name, method)
-
-    def replace(self, owner: Any, name: str, value: object) -> None:
-        """Set ``owner.name``, and remember what it was."""
-        # vars(), not getattr(): a property or static method is put back as it was, and an inherited one by deleting
-        # ours.
-        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, value)
-
-    def undo(self) -> None:
-        """Put everything back, the last replaced first."""
-        while self._undo:
-            owner, name, own = self._undo.pop()
-            if own is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +40,7 @@ class DropIn:
     @property
     def version(self) -> str | None:
         """The engine's installed version."""
-        return next((found for name in self.distributions if (found := _installed(name)) is not None), None)
+        return next((found for name in self.distributions if (found := installed_version(name)) is not None), None)
 
     def switched_on(self) -> bool:
         """Whether the variable switches it on."""
@@ -162,13 +84,6 @@ class DropIn:
     def _leave_alone(self, why: str) -> bool:
         say(f"drop-in.{self.name}", f"{why}; it is not instrumented")
         return False
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _release(version: str) -> tuple[int, ...]:

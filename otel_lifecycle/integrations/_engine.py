@@ -6,11 +6,9 @@ A method that is missing leaves the engine as it was: no telemetry is better tha
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # the module has no types
@@ -22,39 +20,8 @@ from otel_lifecycle import driver
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._log import say
 from otel_lifecycle.driver import Driver, RequestMarks
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, installed_version
 from otel_lifecycle.openai import FrameFeed
-
-_MISSING: Final = object()
-
-
-class Unsupported(Exception):
-    """The engine is not as expected; the message says what is missing."""
-
-
-class Patches:
-    """Attributes that were replaced, to be put back."""
-
-    def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, object]] = []
-
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Replace ``owner.name`` by ``make(original)``; Unsupported if there is none."""
-        # vars(), not getattr(): an inherited attribute is put back by deleting ours.
-        own = vars(owner).get(name, _MISSING)
-        original = getattr(owner, name, None)
-        if not callable(original):
-            raise Unsupported(f"{getattr(owner, '__name__', owner)} has no {name}")
-        setattr(owner, name, functools.wraps(original)(make(original)))
-        self._undo.append((owner, name, own))
-
-    def undo(self) -> None:
-        """Put everything back, the last replaced first."""
-        while self._undo:
-            owner, name, own = self._undo.pop()
-            if own is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
 
 
 class EngineInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base class has no types
@@ -70,7 +37,7 @@ class EngineInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base cl
     requirement: ClassVar[str]
     """The versions this was tested with."""
 
-    _patches: Patches | None = None
+    _hooks: Hooks | None = None
     _told: ClassVar[set[str]] = set()
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -94,39 +61,31 @@ class EngineInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base cl
             if installed_version(self.distribution) is not None:
                 self._tell(f"{self.distribution} {installed_version(self.distribution)} is not {self.requirement}")
             return
-        patches = Patches()
+        hooks = Hooks()
         try:
-            self._patch(patches, options.get("tracer_provider"))
+            self._patch(hooks, options.get("tracer_provider"))
         # Nothing stays half patched: a request that is opened by one patch may be ended by another one.
         # AttributeError: a class of the engine has moved or is gone.
-        except (Unsupported, ImportError, AttributeError) as error:
-            patches.undo()
+        except (EngineMismatch, ImportError, AttributeError) as error:
+            hooks.undo()
             self._tell(f"{self.distribution} is not as expected: {error}")
             return
-        self._patches = patches
+        self._hooks = hooks
 
     def _uninstrument(self, **options: Any) -> None:
-        if self._patches is not None:
-            self._patches.undo()
-            self._patches = None
+        if self._hooks is not None:
+            self._hooks.undo()
+            self._hooks = None
 
     @abstractmethod
-    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
-        """Replace what has to be replaced; Unsupported if it is not there."""
+    def _patch(self, hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
+        """Replace what has to be replaced; EngineMismatch if it is not there."""
 
     def _tell(self, message: str) -> None:
         # Once for each process: say() alone would repeat it after a minute, for each attempt.
         if self.distribution not in self._told:
             self._told.add(self.distribution)
             say(f"instrument.{self.distribution}", f"{message}; it is not instrumented")
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class EngineMethod(ABC):

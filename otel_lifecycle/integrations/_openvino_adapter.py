@@ -22,8 +22,8 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver
-from otel_lifecycle.integrations._drop_in import Hooks
 from otel_lifecycle.integrations._engine_names import EngineNames
+from otel_lifecycle.integrations._hooks import Hooks
 
 _NS_PER_MS: Final = 1_000_000
 # The engine's default for max_new_tokens is its largest unsigned number.  A limit as high as this one is none.

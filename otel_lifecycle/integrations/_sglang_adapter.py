@@ -24,9 +24,9 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver, monotonic
-from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
 from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, observe
 
 MODULE: Final = "sglang.srt.managers.tokenizer_manager"
 """The module whose ``TokenizerManager`` answers clients."""

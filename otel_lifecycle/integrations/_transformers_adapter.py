@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
 from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, observe
 
 SERVER_MODULE: Final = "transformers.cli.serving.server"
 _NS: Final = 1_000_000_000

@@ -23,9 +23,9 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import driver, monotonic, step
-from otel_lifecycle.integrations._drop_in import EngineMismatch, Hooks, observe
 from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._engine_requests import EngineGroup, EngineRequests, Member
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, observe
 from otel_lifecycle.types import Request
 
 FRONTENDS: Final = ("vllm.v1.engine.async_llm", "vllm.v1.engine.llm_engine")

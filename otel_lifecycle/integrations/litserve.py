@@ -22,8 +22,8 @@ from otel_lifecycle._guard import guarded
 from otel_lifecycle._request.handle import Request
 from otel_lifecycle._request.opening import current
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
-from otel_lifecycle.integrations._drop_in import observe
-from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, installed_version
+from otel_lifecycle.integrations._engine import EngineInstrumentor
+from otel_lifecycle.integrations._hooks import Hooks, installed_version, observe
 
 _STATES: Final = {"admit": "queued", "input_ready": "preprocessing"}
 """What a worker tells -> the state in which it is news."""
@@ -35,7 +35,7 @@ class LitServeInstrumentor(EngineInstrumentor):
     distribution: ClassVar[str] = "litserve"
     requirement: ClassVar[str] = ">= 0.2.19, < 0.3"
 
-    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+    def _patch(self, hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
         # Imported here: this module is loaded as an entry point, whether LitServe is installed or not.
         import litserve.server
         import litserve.utils
@@ -80,10 +80,10 @@ class LitServeInstrumentor(EngineInstrumentor):
             return response_queue_to_buffer
 
         # Not public, checked with 0.2.19.  Where the method or the function is missing, the server is left alone.
-        patches.wrap(litserve.server.LitServer, "_register_middleware", followed)
-        patches.wrap(litserve.server.LitServer, "_start_server", serving)
-        patches.wrap(litserve.server, "response_queue_to_buffer", listening)
-        patches.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
+        hooks.wrap(litserve.server.LitServer, "_register_middleware", followed)
+        hooks.wrap(litserve.server.LitServer, "_start_server", serving)
+        hooks.wrap(litserve.server, "response_queue_to_buffer", listening)
+        hooks.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
 
 
 def _say_who_competes(signature: inspect.Signature, workers: dict[str, int], arguments: Any, named: Any) -> None:

@@ -22,17 +22,9 @@ from otel_lifecycle._request.opening import current
 from otel_lifecycle._request.startup import startup
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
 from otel_lifecycle.driver import Driver
-from otel_lifecycle.integrations._engine import (
-    EngineInstrumentor,
-    EngineMethod,
-    Patches,
-    Unsupported,
-    installed_version,
-    model_name,
-    reader,
-    whole,
-)
+from otel_lifecycle.integrations._engine import EngineInstrumentor, EngineMethod, model_name, reader, whole
 from otel_lifecycle.integrations._engine_names import EngineNames
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, installed_version
 
 METHODS: Final[Mapping[str, tuple[str, str]]] = {
     "create_chat_completion": ("chat", "default"),
@@ -61,24 +53,24 @@ class LlamaCppInstrumentor(EngineInstrumentor):
     distribution: ClassVar[str] = "llama-cpp-python"
     requirement: ClassVar[str] = ">= 0.3.36, < 0.4"
 
-    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+    def _patch(self, hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
         # Imported here: this module is loaded as an entry point, whether the engine is installed or not.
         import llama_cpp
 
         llama, is_end = llama_cpp.Llama, getattr(llama_cpp, "llama_vocab_is_eog", None)
         # Asked before anything is patched: without it, an end token would count as output.
         if is_end is None:
-            raise Unsupported("llama_cpp has no llama_vocab_is_eog")
+            raise EngineMismatch("llama_cpp has no llama_vocab_is_eog")
         told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
         names = EngineNames(BACKEND)
-        patches.wrap(llama, "__init__", _Loading(told, tracer_provider).around)
+        hooks.wrap(llama, "__init__", _Loading(told, tracer_provider).around)
         for name, (operation, shape) in METHODS.items():
             method = _Method({**told, "operation": operation}, shape, tracer_provider, names)
-            patches.wrap(llama, name, method.around)
-        patches.wrap(llama, "generate", _Generation(is_end).around)
+            hooks.wrap(llama, name, method.around)
+        hooks.wrap(llama, "generate", _Generation(is_end).around)
         # find_spec() and not an import: the server's packages are heavy, and most programs use the class alone.
         if all(importlib.util.find_spec(name) is not None for name in SERVER_NEEDS):
-            _patch_server(patches, told, tracer_provider)
+            _patch_server(hooks, told, tracer_provider)
 
 
 class _Loading:
@@ -187,7 +179,7 @@ def _asked(named: Mapping[str, Any]) -> dict[str, object]:
     return {"max_tokens": whole(named.get("max_tokens")), "stream": stream if isinstance(stream, bool) else None}
 
 
-def _patch_server(patches: Patches, told: Mapping[str, Any], tracer_provider: TracerProvider | None) -> None:
+def _patch_server(hooks: Hooks, told: Mapping[str, Any], tracer_provider: TracerProvider | None) -> None:
     from llama_cpp.server import app
 
     def followed(create_app: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,9 +190,9 @@ def _patch_server(patches: Patches, told: Mapping[str, Any], tracer_provider: Tr
 
         return create
 
-    patches.wrap(app, "create_app", followed)
-    patches.wrap(app, "get_llama_proxy", _admitted)
-    patches.wrap(app, "get_event_publisher", _published)
+    hooks.wrap(app, "create_app", followed)
+    hooks.wrap(app, "get_llama_proxy", _admitted)
+    hooks.wrap(app, "get_event_publisher", _published)
 
 
 def _admitted(original: Callable[[], AsyncIterator[Any]]) -> Callable[[], AsyncIterator[Any]]:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle.integrations import _sglang_adapter
-from otel_lifecycle.integrations._drop_in import DropIn, observe
+from otel_lifecycle.integrations._drop_in import DropIn
+from otel_lifecycle.integrations._hooks import observe
 from otel_lifecycle.integrations.auto import ensure_processor
 
 _DROP_IN: Final = DropIn(

@@ -13,7 +13,8 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
 from otel_lifecycle.integrations import _transformers_adapter
-from otel_lifecycle.integrations._drop_in import DropIn, Hooks
+from otel_lifecycle.integrations._drop_in import DropIn
+from otel_lifecycle.integrations._hooks import Hooks
 
 ROUTES: Final = (
     Route("POST /v1/chat/completions", operation="chat", shape="preprocess_first"),

@@ -15,7 +15,8 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle.asgi import LifecycleMiddleware, Route
 from otel_lifecycle.integrations import _vllm_adapter
-from otel_lifecycle.integrations._drop_in import DropIn, observe
+from otel_lifecycle.integrations._drop_in import DropIn
+from otel_lifecycle.integrations._hooks import observe
 from otel_lifecycle.integrations.auto import ensure_processor
 
 ROUTES: Final = (

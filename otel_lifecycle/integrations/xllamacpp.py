@@ -15,15 +15,8 @@ from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core.endings import cancellation
 from otel_lifecycle.driver import Driver
-from otel_lifecycle.integrations._engine import (
-    EngineInstrumentor,
-    EngineMethod,
-    Patches,
-    installed_version,
-    reader,
-    text,
-    whole,
-)
+from otel_lifecycle.integrations._engine import EngineInstrumentor, EngineMethod, reader, text, whole
+from otel_lifecycle.integrations._hooks import Hooks, installed_version
 
 BACKEND: Final = "llama.cpp"
 
@@ -42,14 +35,14 @@ class XllamacppInstrumentor(EngineInstrumentor):
     distribution: ClassVar[str] = "xllamacpp"
     requirement: ClassVar[str] = ">= 0.2.14, < 2027"
 
-    def _patch(self, patches: Patches, tracer_provider: TracerProvider | None) -> None:
+    def _patch(self, hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
         # Imported here: this module is loaded as an entry point, whether the engine is installed or not.
         import xllamacpp
 
         told = {"backend": BACKEND, "backend_version": installed_version(self.distribution)}
         for name, (operation, shape) in METHODS.items():
             handler = _Handler({**told, "operation": operation}, shape, tracer_provider)
-            patches.wrap(xllamacpp.Server, name, handler.around)
+            hooks.wrap(xllamacpp.Server, name, handler.around)
 
 
 class _Handler(EngineMethod):

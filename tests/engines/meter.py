@@ -19,9 +19,9 @@ _EVERY_S = 0.5
 
 def install(folder: Path) -> None:
     """Measure every hook from now on; the figures are in ``folder/<pid>.json``, never older than half a second."""
-    from otel_lifecycle.integrations import _drop_in
+    from otel_lifecycle.integrations import _hooks
 
-    inner: Callable[..., Any] = _drop_in.observe
+    inner: Callable[..., Any] = _hooks.observe
     spent = [0, 0]
     names: dict[str, list[int]] = {}
 
@@ -37,7 +37,7 @@ def install(folder: Path) -> None:
             hooked[0] += took
             hooked[1] += 1
 
-    _drop_in.observe = observe
+    _hooks.observe = observe
     threading.Thread(target=_write, args=(folder / f"{os.getpid()}.meter.json", spent, names), daemon=True).start()
 
 

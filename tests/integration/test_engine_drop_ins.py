@@ -9,8 +9,9 @@ import pytest
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle import _log
-from otel_lifecycle.integrations._drop_in import DropIn, EngineMismatch, Hooks, observe
+from otel_lifecycle.integrations._drop_in import DropIn
 from otel_lifecycle.integrations._engine_requests import EngineRequests
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks, observe
 from tests.support.telemetry import Telemetry
 
 NS = 1_000_000_000

@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from otel_lifecycle import driver
-from otel_lifecycle.integrations._engine import EngineInstrumentor, Patches, Unsupported
+from otel_lifecycle.integrations._engine import EngineInstrumentor
+from otel_lifecycle.integrations._hooks import EngineMismatch, Hooks
 from otel_lifecycle.integrations.litserve import LitServeInstrumentor
 from otel_lifecycle.integrations.llama_cpp import LlamaCppInstrumentor
 from otel_lifecycle.integrations.xllamacpp import XllamacppInstrumentor
@@ -42,8 +43,8 @@ class EngineOfPytest(EngineInstrumentor):
     distribution: ClassVar[str] = "pytest"
     requirement: ClassVar[str] = ">= 8"
 
-    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
-        patches.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
+    def _patch(self, hooks: Hooks, tracer_provider: Any) -> None:
+        hooks.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
 
 
 class TooOld(EngineOfPytest):
@@ -61,17 +62,17 @@ class NotInstalled(EngineOfPytest):
 class NotAsExpected(EngineOfPytest):
     """Asks for a method there is not, after one that there is."""
 
-    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
-        super()._patch(patches, tracer_provider)
-        patches.wrap(Engine, "decode", lambda original: original)
+    def _patch(self, hooks: Hooks, tracer_provider: Any) -> None:
+        super()._patch(hooks, tracer_provider)
+        hooks.wrap(Engine, "decode", lambda original: original)
 
 
 class WithoutItsClass(EngineOfPytest):
     """Asks for an attribute there is not, after a method that there is."""
 
-    def _patch(self, patches: Patches, tracer_provider: Any) -> None:
-        super()._patch(patches, tracer_provider)
-        patches.wrap(pytest.Engine, "generate", lambda original: original)  # type: ignore[attr-defined]  # the point
+    def _patch(self, hooks: Hooks, tracer_provider: Any) -> None:
+        super()._patch(hooks, tracer_provider)
+        hooks.wrap(pytest.Engine, "generate", lambda original: original)  # type: ignore[attr-defined]  # the point
 
 
 @pytest.fixture(autouse=True)
@@ -134,15 +135,15 @@ def test_patches_put_back_what_was_there() -> None:
     class Derived(Engine):
         pass
 
-    patches = Patches()
+    hooks = Hooks()
     before = dict(vars(Engine)), dict(vars(Derived))
-    patches.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
-    patches.wrap(Derived, "generate", lambda original: lambda self: "derived")
+    hooks.wrap(Engine, "generate", lambda original: lambda self: original(self) + "!")
+    hooks.wrap(Derived, "generate", lambda original: lambda self: "derived")
     assert (Derived().generate(), Engine().generate()) == ("derived", "text!")
-    patches.undo()
+    hooks.undo()
     assert (dict(vars(Engine)), dict(vars(Derived))) == before
-    with pytest.raises(Unsupported, match="no missing"):
-        patches.wrap(ModuleType("engine"), "missing", lambda original: original)
+    with pytest.raises(EngineMismatch, match="no missing"):
+        hooks.wrap(ModuleType("engine"), "missing", lambda original: original)
 
 
 @pytest.mark.parametrize("name", MODULES)
