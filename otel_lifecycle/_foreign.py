@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util import BoundedList
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
@@ -28,6 +26,7 @@ from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._propagation import links_to_culprits
 from otel_lifecycle._runtime import Neighbour, runtime
+from otel_lifecycle._sdk_traces import rebuilt
 from otel_lifecycle.errors import LifecycleError, MissingTerminal
 
 # The counts are exact; the span shows the first ones, as many as a person would read.
@@ -194,51 +193,16 @@ def rebuild(
     compat: str | None = None,
 ) -> ReadableSpan:
     """Return the span with its attribution and its violations; what the SDK dropped of it stays counted."""
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,
-        attributes=_with_verdict(span, end_attributes(finished, verdict, compat=compat)),
-        events=_with_violations(span, violations),
-        links=_with_culprits(span, finished),
-        kind=span.kind,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
-
-
-def _with_verdict(span: ReadableSpan, told: Mapping[str, Any]) -> BoundedAttributes:
-    attributes = BoundedAttributes(attributes={**(span.attributes or {}), **told}, immutable=False)
-    attributes.dropped = span.dropped_attributes
-    return attributes
-
-
-def _with_violations(span: ReadableSpan, violations: list[Violation]) -> Any:
-    if not violations:
-        # Private names, checked with opentelemetry-sdk 1.45: `_events` and `_links` keep their counts of what was
-        # dropped. Without them the processor logs a failure and hands the span on as it came.
-        return span._events  # the public property forgets how many were dropped
     shown = [
         Event(semconv.VIOLATION_SPAN_EVENT, _violation_attributes(violation), span.end_time)
         for violation in violations[:MAX_SHOWN_VIOLATIONS]
     ]
-    events = [*span.events, *shown]
-    bounded = BoundedList.from_seq(len(events), events)
-    bounded.dropped = span.dropped_events
-    return bounded
-
-
-def _with_culprits(span: ReadableSpan, finished: Finished) -> Any:
-    culprits = links_to_culprits(finished.interference)
-    if not culprits:
-        return span._links  # the public property forgets how many were dropped
-    links = [*span.links, *culprits]
-    bounded = BoundedList.from_seq(len(links), links)
-    bounded.dropped = span.dropped_links
-    return bounded
+    return rebuilt(
+        span,
+        attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat)},
+        events=[*span.events, *shown],
+        links=[*span.links, *links_to_culprits(finished.interference)],
+    )
 
 
 def _violation_attributes(violation: Violation) -> dict[str, Any]:

@@ -112,6 +112,12 @@ def real_instrument(instrument: Any) -> Any:
     return instrument
 
 
+def held_readers(provider: object) -> list[object] | None:
+    """Return the metric readers of a meter provider, for ``doctor``; None where that cannot be seen."""
+    held = getattr(getattr(provider, "_measurement_consumer", None), "_reader_storages", None)
+    return None if held is None else list(held)
+
+
 def is_sdk_instrument(instrument: object) -> bool:
     """Return whether it is the SDK's, without importing the SDK to find out."""
     return type(instrument).__module__.startswith("opentelemetry.sdk.")

@@ -28,12 +28,13 @@ from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._instruments.usual import Rules
 from otel_lifecycle._log import logger, say
 from otel_lifecycle._runtime import claim_in, runtime
+from otel_lifecycle._sdk_traces import HandingOn
 from otel_lifecycle.errors import ConfigurationError
 
 COMPAT = (None, "vllm")
 
 
-class LifecycleSpanProcessor(SpanProcessor):
+class LifecycleSpanProcessor(HandingOn):
     """Checks every transition; records metrics; writes attribution.
 
     ``next``: a processor that every span is handed on to, foreign ones with their attribution.  ``meter_provider``:
@@ -106,11 +107,10 @@ class LifecycleSpanProcessor(SpanProcessor):
         if self._next is not None:
             self._guard("on_start", self._next.on_start, span, parent_context)
 
-    def _on_ending(self, span: Span) -> None:
-        # A private hook that exists from SDK 1.40 on. It is passed on and not used: the span is frozen by then (#5614).
-        ending = getattr(self._next, "_on_ending", None)
-        if ending is not None:
-            self._guard("_on_ending", ending, span)
+    def hand_on(self, hook: str, *arguments: Any, **named: Any) -> Any:
+        """Hand on a hook that is not used here: at an end the span is frozen before any hook runs (#5614)."""
+        further = getattr(self._next, hook, None)
+        return None if further is None else self._guard(hook, further, *arguments, **named)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Assess a foreign span; hand every span on."""

@@ -13,7 +13,7 @@ from otel_lifecycle._runtime import runtime
 from tests.support.telemetry import Telemetry
 
 OURS = str(Path(otel_lifecycle.__file__).parent)
-ENDING_THE_SPAN = {"end_span", "span_end", "_on_ending", "on_end", "_guard", "is_ours"}
+ENDING_THE_SPAN = {"end_span", "span_end", "handed_on", "hand_on", "on_end", "_guard", "is_ours"}
 """Who is interrupted while the span ends has ended it, or not, and nobody can tell which."""
 
 

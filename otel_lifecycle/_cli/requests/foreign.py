@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_lifecycle import semconv
@@ -19,6 +18,7 @@ from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_STATES, get_shape, t
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.verdict import assess
 from otel_lifecycle._foreign import is_lifecycle, read_foreign
+from otel_lifecycle._sdk_traces import Dropped, RebuiltSpan
 from otel_lifecycle.errors import MissingTerminal
 
 _NANO: Final = 1e-9
@@ -145,16 +145,15 @@ def _replayed(span: Span, shape: str) -> Replay:
 def _readable(span: Span, shape: str | None = None) -> ReadableSpan:
     """Return the span as the SDK hands it to a processor."""
     told = [Event(event.name, dict(event.attributes), event.time_ns) for event in span.events]
-    events = BoundedList.from_seq(max(len(told), 1), told)
-    events.dropped = span.dropped_events
     attributes = dict(span.attributes)
     if shape is not None:
         attributes.setdefault(semconv.SHAPE, shape)
-    return ReadableSpan(
+    return RebuiltSpan(
+        Dropped(events=span.dropped_events),
         name=span.name,
         resource=_NO_RESOURCE,
         attributes=attributes,
-        events=events,
+        events=told,
         instrumentation_scope=InstrumentationScope(span.scope),
         start_time=span.start_ns,
         end_time=span.end_ns,

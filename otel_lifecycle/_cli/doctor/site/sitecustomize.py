@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 # Removed at once, so that child processes of the program do not look as well and overwrite the file.
 _TARGET = os.environ.pop("OTEL_LIFECYCLE_DOCTOR_FILE", None)
 _WAIT = float(os.environ.pop("OTEL_LIFECYCLE_DOCTOR_WAIT", "5"))
+MAX_DEPTH: Final = 5
 # Never released: the timer, the exit and the program itself may all ask, and only the first one looks.
 _done = threading.Lock()
 
@@ -90,36 +92,21 @@ def _name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _processors(provider: object) -> list[dict[str, Any]] | None:
-    """Return the span processors of a provider and their exporters by class name; None where that cannot be seen.
+def _tree(value: object, depth: int = 0) -> dict[str, Any]:
+    """Return a processor, reader or exporter by class name, and what it holds."""
+    from otel_lifecycle._sdk_traces import endpoint_of, held_exporters
 
-    No public call tells.  The private names here and in :func:`_readers` are those of the SDK 1.31 to 1.45.
-    """
-    active = getattr(provider, "_active_span_processor", None)
-    held = getattr(active, "_span_processors", None)
-    return None if held is None else [_tree(one, 0) for one in held]
-
-
-# "_batch_processor" holds the exporter in newer SDKs; in older ones the processor has it.
-_INNER = ("span_exporter", "_exporter", "_next", "_batch_processor", "_delegate")
-
-
-def _tree(value: object, depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"class": _name(value), "inner": []}
-    endpoint = getattr(value, "_endpoint", None)
-    if isinstance(endpoint, str):
-        found["endpoint"] = endpoint
-    # Bounded, because wrappers may refer back to what they wrap.
-    if depth < 5:
-        inner = [getattr(value, name, None) for name in _INNER]
-        found["inner"] = [_tree(one, depth + 1) for one in inner if one is not None and not callable(one)]
-    return found
+    endpoint = endpoint_of(value)
+    return {
+        "class": _name(value),
+        # Bounded, because wrappers may refer back to what they wrap.
+        "inner": [_tree(one, depth + 1) for one in held_exporters(value)] if depth < MAX_DEPTH else [],
+        **({} if endpoint is None else {"endpoint": endpoint}),
+    }
 
 
-def _readers(provider: object) -> list[dict[str, Any]] | None:
-    consumer = getattr(provider, "_measurement_consumer", None)
-    held = getattr(consumer, "_reader_storages", None)
-    return None if held is None else [_tree(one, 0) for one in held]
+def _trees(held: list[object] | None) -> list[dict[str, Any]] | None:
+    return None if held is None else [_tree(one) for one in held]
 
 
 def _providers() -> dict[str, Any]:
@@ -134,9 +121,13 @@ def _providers() -> dict[str, Any]:
         from opentelemetry.sdk.trace import TracerProvider
 
         found["sdk"] = isinstance(tracers, TracerProvider)
-        found["processors"] = _processors(tracers)
         found["sampler"] = str(getattr(tracers, "sampler", None))
-    found["readers"] = _readers(meters)
+        # In an environment without this package nothing knows where to look.
+        with suppress(ImportError):
+            from otel_lifecycle._sdk_metrics import held_readers
+            from otel_lifecycle._sdk_traces import held_processors
+
+            found["processors"], found["readers"] = _trees(held_processors(tracers)), _trees(held_readers(meters))
     return found
 
 
