@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.context import attach, get_current
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle._core.endings import COMPLETE, cancellation, failure, of_status, read_status
+from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, of_status, read_status
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._http.body_tokens import BodyTokens
 from otel_lifecycle._http.caller import caller_context
@@ -162,12 +162,19 @@ class _WsgiResponse:
         """The body is at its end."""
         if self._counter is not None and self._bytes != self._length:
             self._counter.feed(b"", last=True)
-        refusal = None if self._counter is None else self._counter.refusal
-        terminal = failure(refusal) if refusal else failure(None) if self._status is None else of_status(self._status)
+        terminal = self._terminal()
         if terminal == COMPLETE:
             self.driver.answered()
         else:
             self.driver.end(terminal)
+
+    def _terminal(self) -> Terminal:
+        refusal = None if self._counter is None else self._counter.refusal
+        if refusal or self._status is None:
+            return failure(refusal)
+        # The framework made a 500 of what came out of the engine, which says more than the status.
+        raised = self.driver.raised if self._status >= 500 else None
+        return raised or of_status(self._status)
 
     def closed(self) -> None:
         """The server closed the body: the client left, unless all that was announced is out."""

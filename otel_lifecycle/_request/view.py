@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from opentelemetry.trace import INVALID_SPAN, Span
 
+from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.lifecycle import NOT_ARRIVED
 from otel_lifecycle._request.handle import Request, tracked_of
 
@@ -54,6 +55,15 @@ class RequestView:
     def exhausted(self) -> bool:
         """Whether a stream of it ran to its end."""
         return self._tracked is not None and self._tracked.state.exhausted
+
+    @property
+    def raised(self) -> Terminal | None:
+        """How the first fault that came out of a stream or a block would end it; None if there was none.
+
+        A cancellation is no fault: what the server made of it says more.
+        """
+        passed = None if self._tracked is None else self._tracked.state.passed
+        return None if passed is None or passed.event == "cancel" else passed
 
     @property
     def token_marks(self) -> int:

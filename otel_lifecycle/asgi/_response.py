@@ -163,7 +163,10 @@ class HttpResponse:
             return failure(None)
         if self._counter is not None and self._counter.refusal is not None:
             return failure(self._counter.refusal)
-        return of_status(self._status)
+        ending = of_status(self._status)
+        # What came out of the engine says more than a 500 that was made of it, or a 200 whose head was out by then.
+        raised = self._driver.raised if ending == COMPLETE or self._status >= 500 else None
+        return raised or ending
 
     @property
     def _progress(self) -> tuple[str, int]:

@@ -279,3 +279,61 @@ def test_what_runs_after_the_answer_is_no_request(telemetry: Telemetry, respond:
             over.set()
     assert outcome(span) == expected
     assert span["end_ns"] <= out
+
+
+class EngineError(RuntimeError):
+    """What the engine of these tests raises."""
+
+
+async def breaks_after(count: int) -> AsyncIterator[str]:
+    """Some tokens, then an error."""
+    for number in range(count):
+        yield f"t{number}"
+    raise EngineError
+
+
+async def as_a_500(request: Request) -> Response:
+    """A handler that answers with an error of its own."""
+    try:
+        return Response("".join([token async for token in lifecycle.current().stream(breaks_after(1))]))
+    except EngineError:
+        return JSONResponse({"error": "broken"}, status_code=500)
+
+
+async def as_a_frame(request: Request) -> Response:
+    """A handler that sends an error frame after the head of a 200."""
+
+    async def body() -> AsyncIterator[str]:
+        try:
+            async for token in lifecycle.current().stream(breaks_after(1)):
+                yield token
+        except EngineError:
+            yield "error"
+
+    return StreamingResponse(body())
+
+
+@pytest.mark.parametrize("handler", [as_a_500, as_a_frame])
+def test_c115_a_response_made_of_an_engines_exception(telemetry: Telemetry, handler: Any) -> None:
+    """The request failed by what came out of its stream, whatever the framework made of it."""
+    inner = Starlette(routes=[Route(PATH, handler, methods=["POST"])])
+    with serving(LifecycleMiddleware(inner, routes=[PATH], tracer_provider=telemetry.tracer_provider)) as server:
+        post(server)
+    span = request_span(telemetry)
+    assert span["attributes"]["inference.outcome"] == "failed"
+    assert span["attributes"]["error.type"] == f"{__name__}.EngineError"
+
+
+async def refused(request: Request) -> Response:
+    """A handler whose refusal is its own decision."""
+    with contextlib.suppress(EngineError):
+        [token async for token in lifecycle.current().stream(breaks_after(0))]
+    return JSONResponse({"error": "later"}, status_code=429)
+
+
+def test_c115_a_refusal_is_the_servers_own_word(telemetry: Telemetry) -> None:
+    """Below 500 the status is what the server decided."""
+    inner = Starlette(routes=[Route(PATH, refused, methods=["POST"])])
+    with serving(LifecycleMiddleware(inner, routes=[PATH], tracer_provider=telemetry.tracer_provider)) as server:
+        post(server)
+    assert request_span(telemetry)["attributes"]["error.type"] == "rate_limited"
