@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,6 +220,34 @@ def test_workers(page_telemetry: Telemetry) -> None:
     assert all(one["inference.legal"] for one in found)
 
 
+def test_other_outputs(page_telemetry: Telemetry) -> None:
+    """Speech by the second, an image by its steps."""
+    names = run_page("other-outputs.md", sync_engine)
+    names.update(voice=lambda text: iter([bytes(24_000), bytes(12_000)]), encode=len, denoise=int, decode=bytes)
+    assert sum(map(len, names["speak"]("hello"))) == 36_000
+    assert names["draw"]("a house", 5) == bytes(7)
+    found = [span["attributes"] for span in page_telemetry.spans() if "inference.outcome" in span["attributes"]]
+    told = ("inference.output.unit", "inference.outputs", "inference.outcome", "inference.violations")
+    assert [tuple(one[name] for name in told) for one in found] == [
+        ("audio_s", 0.75, "completed", 0),
+        ("step", 5.0, "completed", 0),
+    ]
+
+
+def test_parts(page_telemetry: Telemetry) -> None:
+    """Three passes of a reranker, and two answers."""
+    names = run_page("parts.md", sync_engine, threading.Semaphore(1))
+    names.update(score=lambda query, batch: [1.0] * len(batch))
+    assert len(names["rerank"]("q", ["d"] * 80)) == 80
+    assert names["answers"]("a b", 2) == ["t0 t1 t2 "] * 2
+    found = [span["attributes"] for span in page_telemetry.spans() if "inference.outcome" in span["attributes"]]
+    assert {one["inference.outcome"] for one in found} == {"completed"}
+    assert sum(one["inference.violations"] for one in found) == 0
+    roles = [one.get("inference.request.role", "whole") for one in found]
+    assert roles == ["part"] * 3 + ["whole"] + ["part"] * 2 + ["whole"]
+    assert found[-1]["inference.streamed_tokens"] == 6
+
+
 @pytest.mark.parametrize("name", HEAVY)
 def test_pages_of_heavy_frameworks_compile(name: str) -> None:
     """They run in the lane that installs them."""
@@ -228,6 +257,9 @@ def test_pages_of_heavy_frameworks_compile(name: str) -> None:
 
 def test_pages_name_no_page_that_is_not_tried() -> None:
     """Each page with Python has a test in this folder."""
-    tested = {"asgi", "wsgi", "grpc", "websocket", "aiohttp", "tornado", "sanic", "celery", "loops", "workers"}
+    tested = {"asgi", "wsgi", "grpc", "websocket", "aiohttp", "tornado", "sanic", "celery", "loops", "workers"} | {
+        "other-outputs",
+        "parts",
+    }
     with_code = {path.stem for path in FOLDER.glob("*.md") if BLOCK.search(path.read_text(encoding="utf-8"))}
     assert with_code == tested | {Path(name).stem for name in HEAVY}
