@@ -22,23 +22,23 @@ Frame = dict[str, Any]
 
 
 BATCH: Final = 128
-"""Tokens that one step of the engine takes in at most; a request that arrives meanwhile waits for its end."""
+"""Tokens that one step takes in at most, unless told otherwise; a request that arrives meanwhile waits for its end."""
 
 
 class Engine:
     """A loaded model that decodes for as many requests at once as it has slots, each of ``context`` tokens.
 
-    Long inputs are worked off in pieces of BATCH tokens; between two of them the other slots get a token each.
+    Long inputs are worked off in pieces of ``batch`` tokens; between two of them the other slots get a token each.
     """
 
-    def __init__(self, model: Path, *, name: str, slots: int = 2, context: int = 2048) -> None:
+    def __init__(self, model: Path, *, name: str, slots: int = 2, context: int = 2048, batch: int = BATCH) -> None:
         params = xllamacpp.CommonParams()
         params.model.path = str(model)
         params.n_parallel = slots
         # llama.cpp divides its context among the slots.
         params.n_ctx = slots * context
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
-        params.n_batch = BATCH
+        params.n_batch = batch
         # A free port.  Its HTTP side is used for the chat template and the tokenizer only.
         params.port = 0
         params.verbosity = 0

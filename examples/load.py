@@ -109,8 +109,10 @@ LEFT: Final = "left"
 DONE: Final = "done"
 
 
-async def send(client: httpx.AsyncClient, ask: Ask, request_id: str) -> Answer:
-    """Ask once, and read the answer as far as this client cares."""
+async def send(
+    client: httpx.AsyncClient, ask: Ask, request_id: str, counted: Callable[[int], None] = lambda _: None
+) -> Answer:
+    """Ask once, and read the answer as far as this client cares; ``counted`` is told the tokens so far."""
     tokens = 0
     end = "connection lost"
     timings: dict[str, float] = {}
@@ -123,6 +125,7 @@ async def send(client: httpx.AsyncClient, ask: Ask, request_id: str) -> Answer:
         async for line in response.aiter_lines():
             frame = read_frame(line)
             tokens += frame.count or 0
+            counted(tokens)
             if frame.error is not None:
                 end = frame.error
             elif frame.done:
