@@ -13,16 +13,16 @@ from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.render.machine import to_json
 from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.jaeger_api import is_url
-from otel_lifecycle._cli.sources.reader import kept_pipe
+from otel_lifecycle._cli.sources.reader import Reader, kept_pipe
 from otel_lifecycle._cli.sources.tally import ReadingTally
-from otel_lifecycle._cli.trace.anatomy import anatomy
-from otel_lifecycle._cli.trace.find import Found, find, only_request
+from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
+from otel_lifecycle._cli.trace.find import find, only_request
 
 
 @click.command(
-    help="One request: waterfall of its stages, token timeline, stalls, attribution.\n\nTRACE is a trace id or its "
-    "beginning, a span id or a request id, and is looked for in SOURCE; or a file that holds one request.\n\n"
-    + options.SOURCES
+    help="One request: waterfall of its stages, token timeline, stalls and their causes, neighbours, attribution.\n\n"
+    "TRACE is a trace id or its beginning, a span id or a request id, looked for in SOURCE; or a file that holds "
+    "one request.\n\n" + options.SOURCES
 )
 @click.argument("trace")
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1)
@@ -31,7 +31,7 @@ from otel_lifecycle._cli.trace.find import Found, find, only_request
 @options.shape_option
 def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | None, shape: str) -> None:
     """Show a request."""
-    found = anatomy(_found(trace, sources, shape))
+    found = _anatomy(trace, sources, shape)
     # Imported late: what is not found needs no drawing.
     from otel_lifecycle._cli.render import trace as rendering
 
@@ -43,13 +43,15 @@ def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | Non
         rendering.show(console(), found)
 
 
-def _found(trace: str, sources: tuple[str, ...], shape: str) -> Found:
+def _anatomy(trace: str, sources: tuple[str, ...], shape: str) -> Anatomy:
     tally = ReadingTally()
     if not sources:
         if not (Path(trace).exists() or is_url(trace) or trace == "-"):
             raise Unusable(f"{trace} is not a file; to look for a trace of that name, say where: view {trace} SOURCE")
         with kept_pipe((trace,)) as pipe:
-            return only_request((trace,), shape, tally, pipe)
-    # The search reads its sources up to three times; a pipe can be read once.
+            # One request alone: there are no neighbours to look for.
+            return anatomy(only_request((trace,), shape, tally, pipe))
+    # The search reads its sources up to three times, and once more for the neighbours; a pipe can be read once.
     with kept_pipe(sources) as pipe, reading(sources, "looking") as advance:
-        return find(trace, sources, shape, tally, advance, pipe)
+        found = find(trace, sources, shape, tally, advance, pipe)
+        return anatomy(found, Reader(sources, ReadingTally(), pipe=pipe), shape)

@@ -20,6 +20,7 @@ from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
+from otel_lifecycle._cli.trace.neighbours import Neighbour
 
 WIDTH: Final = 64
 """Characters of the waterfall on a terminal, at most."""
@@ -66,7 +67,17 @@ def plain(found: Anatomy) -> dict[str, Any]:
         "caller": None if found.caller is None else asdict(found.caller),
         "waterfall": [{"name": bar.name, "start": bar.start, "end": bar.end, "depth": bar.depth} for bar in found.bars],
         "tokens": found.tokens,
-        "stalls": [{"after_token": one.token, "start": one.start, "length": one.length} for one in found.stalls],
+        "stalls": [
+            {
+                "after_token": one.token,
+                "start": one.start,
+                "length": one.length,
+                "cause": one.cause,
+                "beside": one.beside,
+            }
+            for one in found.stalls
+        ],
+        "neighbours": [asdict(one) for one in found.neighbours],
         "attributes": dict(request.attributes),
     }
 
@@ -94,7 +105,10 @@ def show(out: Console, found: Anatomy) -> None:
         out.print(line, soft_wrap=True)
     if found.tokens:
         out.print(_token_line(found, first, total, width), soft_wrap=True)
-    show_tables(out, [table for table in (attribution(found), stalls(found), violations(request)) if table.rows])
+    for other in found.neighbours:
+        out.print(_neighbour_line(other, first, total, width), soft_wrap=True)
+    tables = (attribution(found), stalls(found), neighbours(found), violations(request))
+    show_tables(out, [table for table in tables if table.rows])
     out.print(f"\n{_tokens_line(found)}", style="dim")
 
 
@@ -134,6 +148,37 @@ def _token_line(found: Anatomy, first: float, total: float, width: int) -> Text:
     return line
 
 
+def _neighbour_line(other: Neighbour, first: float, total: float, width: int) -> Text:
+    """Return the stages of a neighbour on the scale of the bars, and how long the request blames it for."""
+    cells, scale = [""] * width, width / ((total - first) or 1.0)
+    for one in other.stages:
+        left = min(int((one.start - first) * scale), width - 1)
+        for column in range(left, max(left + 1, round((one.end - first) * scale))):
+            if column < width:
+                cells[column] = one.stage
+    line = Text(f"{set_cell_size('· ' + shorten(text(other.name), NAME - 3), NAME)} ")
+    for stage in cells:
+        line.append("▄" if stage else " ", style=STYLES[stage] if stage else "")
+    held = sum(time for time in (other.queue, other.stall) if time is not None)
+    line.append(f" {seconds(held) if held else NOTHING:>{FIGURE}}", style="dim")
+    return line
+
+
+def neighbours(found: Anatomy) -> Table:
+    """The requests that were beside it, and for how long it blames them."""
+    rows = [
+        (
+            text(one.name),
+            seconds(one.queue),
+            seconds(one.stall),
+            ", ".join(f"{stage.stage} {seconds(stage.end - stage.start)}" for stage in one.stages),
+        )
+        for one in found.neighbours
+    ]
+    columns = ("beside it", "waited", "stalled", "its stages meanwhile")
+    return Table(title="Neighbours", columns=columns, rows=tuple(rows), left=1)
+
+
 def attribution(found: Anatomy) -> Table:
     """The time in each stage; the caller's time before arrival comes first and is not part of the request."""
     request, caller = found.request, found.caller
@@ -150,8 +195,16 @@ def attribution(found: Anatomy) -> Table:
 
 def stalls(found: Anatomy) -> Table:
     """Gaps that stand out."""
-    rows = [(number(one.token), seconds(one.start), seconds(one.length)) for one in found.stalls]
-    return Table(title="Stalls", columns=("after token", "at", "gap"), rows=tuple(rows), left=0)
+    rows = [
+        (
+            number(one.token),
+            seconds(one.start),
+            seconds(one.length),
+            NOTHING if one.cause is None else charts.cause_told(one),
+        )
+        for one in found.stalls
+    ]
+    return Table(title="Stalls", columns=("after token", "at", "stall", "why"), rows=tuple(rows), left=0)
 
 
 def violations(request: SeenRequest) -> Table:
@@ -186,6 +239,11 @@ def page(found: Anatomy) -> str:
             title="Attribution", plots=[charts.shares(request)] if request.shares else [], tables=[attribution(found)]
         ),
         Section(title="Tokens", plots=drawn, tables=[*token_tables, latencies(request)]),
+        *(
+            [Section(title="Neighbours", plots=[charts.neighbours(found)], tables=[neighbours(found)])]
+            if found.neighbours
+            else []
+        ),
         *([Section(title="Violations", tables=[violations(request)])] if violations(request).rows else []),
         Section(title="Attributes", tables=[attributes(request)]),
     ]

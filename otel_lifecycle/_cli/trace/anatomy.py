@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
-from otel_lifecycle._cli.requests.tokens import TokenStall, token_stalls, token_times
+from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
+from otel_lifecycle._cli.trace.neighbours import ExplainedStall, Neighbour, explained, neighbours_of
 
 # Wider than within one process: caller and server are different hosts, and NTP keeps them within milliseconds.
 SKEW_NS: Final = 50_000_000
@@ -42,13 +43,17 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """A request taken apart.  ``tokens``: seconds after arrival, empty where the span only sums them up."""
+    """A request taken apart.  ``tokens``: seconds after arrival, empty where the span only sums them up.
+
+    ``neighbours``: the requests beside it that the source holds, those it blames first.
+    """
 
     found: Found
     caller: Caller | None
     bars: tuple[Bar, ...]
     tokens: tuple[float, ...]
-    stalls: tuple[TokenStall, ...]
+    stalls: tuple[ExplainedStall, ...]
+    neighbours: tuple[Neighbour, ...]
     skewed: int
 
     @property
@@ -57,16 +62,32 @@ class Anatomy:
         return self.found.request
 
 
-def anatomy(found: Found) -> Anatomy:
-    """Take a request apart."""
+def anatomy(found: Found, source: Iterable[object] = (), shape: str = "default") -> Anatomy:
+    """Take a request apart; ``source``: everything that was read, for its neighbours."""
     tokens = token_times(found.request, found.span)
     bars = tuple(_bars(found))[:MAX_BARS]
     by_id = {span.span_id: span for span in found.spans}
-    skewed = sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans)
-    caller = _caller(found, by_id.get(found.span.parent_id))
+    others = neighbours_of(found.span, found.request, source, shape)
+    preempted = [(bar.start, bar.end) for bar in bars if bar.colour == "preempted"]
     return Anatomy(
-        found=found, caller=caller, bars=bars, tokens=tuple(tokens), stalls=tuple(token_stalls(tokens)), skewed=skewed
+        found=found,
+        caller=_caller(found, by_id.get(found.span.parent_id)),
+        bars=bars,
+        tokens=tuple(tokens),
+        stalls=explained(token_stalls(tokens), preempted, others, known=_all_there(found.request, others)),
+        neighbours=others,
+        skewed=sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans),
     )
+
+
+def _all_there(request: SeenRequest, others: tuple[Neighbour, ...]) -> bool:
+    """Whether the source holds whoever stalled the request: all it blames, or the span says that nobody did."""
+    blamed = {
+        (link.trace_id, link.span_id) for link in request.links if link.attributes.get(semconv.LINK_REASON) == "stall"
+    }
+    if blamed:
+        return blamed <= {(other.trace_id, other.span_id) for other in others}
+    return request.attributes.get(semconv.STALL_PREFILL) == 0
 
 
 def _caller(found: Found, span: Span | None) -> Caller | None:

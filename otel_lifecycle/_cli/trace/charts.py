@@ -13,6 +13,7 @@ from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
+from otel_lifecycle._cli.trace.neighbours import ExplainedStall, Neighbour
 
 # Each explained mark is an element of its own with a text; thousands make the page slow.
 POINTS: Final = 600
@@ -23,7 +24,7 @@ def waterfall(found: Anatomy) -> Markup:
     """Return the spans of the trace, each a bar; a band is a stall."""
     rows = [_row(bar) for bar in found.bars]
     bands = [
-        Piece(start=one.start, end=one.start + one.length, shade="preempted", tip=f"stall of {seconds(one.length)}")
+        Piece(start=one.start, end=one.start + one.length, shade="preempted", tip=stall_told(one))
         for one in found.stalls
     ]
     title = "since arrival; a red band is a stall" if bands else "since arrival"
@@ -70,13 +71,59 @@ def timeline(found: Anatomy) -> Markup:
     times = found.tokens
     plot = Plot(linear(0, times[-1], short_seconds), linear(0, len(times), whole), height=140)
     for one in found.stalls:
-        plot.band(one.start, one.start + one.length, f"stall of {seconds(one.length)} after token {one.token}")
+        plot.band(one.start, one.start + one.length, f"{stall_told(one)}, after token {one.token}")
     # As steps: between two tokens the count does not grow.
     plot.curve([(time, number) for number, time in enumerate(times, 1)], "decode", steps=True)
     if len(times) <= POINTS:
         for number, time in enumerate(times, 1):
             plot.dot(time, number, "decode", f"token {number} at {seconds(time)}")
     return plot.markup(f"{plural(len(times), 'token')} over time", "output tokens; seconds since arrival")
+
+
+def stall_told(stall: ExplainedStall) -> str:
+    """Say how long a stall was, and what it fell beside."""
+    told = f"stall of {seconds(stall.length)}"
+    return told if stall.cause is None else f"{told}, {cause_told(stall)}"
+
+
+def cause_told(stall: ExplainedStall) -> str:
+    """Say what a stall fell beside."""
+    if stall.beside is not None:
+        return f"beside the prefill of {shorten(text(stall.beside), 34)}"
+    return "the request itself was preempted" if stall.cause == "preemption" else "unexplained"
+
+
+def neighbours(found: Anatomy) -> Markup:
+    """Return the stages of the requests beside this one, below its own; a band is a stall of this one."""
+    own = [
+        Piece(start=bar.start, end=bar.end, shade=bar.colour, tip=f"{bar.name} {seconds(bar.end - bar.start)}")
+        for bar in found.bars
+        if bar.colour in (*STAGES, "preempted")
+    ]
+    rows = [BarRow(name="this request", pieces=own), *map(_neighbour_row, found.neighbours)]
+    bands = [
+        Piece(start=one.start, end=one.start + one.length, shade="preempted", tip=stall_told(one))
+        for one in found.stalls
+    ]
+    title = "since arrival; a red band is a stall of this request" if bands else "since arrival"
+    used = {piece.shade for row in rows for piece in row.pieces}
+    entries = [(name, name) for name in (*STAGES, "preempted") if name in used]
+    return legend(entries) + durations(rows, f"stages of {plural(len(rows) - 1, 'neighbour')}", bands, title)
+
+
+def _neighbour_row(other: Neighbour) -> BarRow:
+    name = shorten(text(other.name), 34)
+    pieces = [
+        Piece(start=one.start, end=one.end, shade=one.stage, tip=f"{name}\n{one.stage} {seconds(one.end - one.start)}")
+        for one in other.stages
+    ]
+    return BarRow(name=name, figure=blame(other), pieces=pieces)
+
+
+def blame(other: Neighbour) -> str:
+    """Say for how long a neighbour held the request, by the links of its span; empty without a link."""
+    held = [("waited", other.queue), ("stalled", other.stall)]
+    return ", ".join(f"{what} {seconds(time)} beside it" for what, time in held if time is not None)
 
 
 def gaps(found: Anatomy) -> Markup:
