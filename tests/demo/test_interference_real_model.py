@@ -27,6 +27,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import TYPE_CHECKING, TypeVar
 
 import httpx
@@ -52,7 +53,7 @@ BATCH = 32
 SECOND = "second-engine"
 PAUSE = 1.5
 """Seconds for which the process is stopped."""
-TOPICS = sorted(load.topics)
+TOPICS = sorted(topics)
 Then = TypeVar("Then")
 
 

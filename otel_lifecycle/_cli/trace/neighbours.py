@@ -123,7 +123,7 @@ def _stages(request: SeenRequest) -> list[tuple[str, float, float]]:
     known = {_BOUNDARIES[event]: time for event, time in request.marks if event in _BOUNDARIES}
     known["terminal"] = (request.end_ns - request.start_ns) * 1e-9
     shape = SHAPES.get(str(request.attributes.get(semconv.SHAPE) or "default"), SHAPES["default"])
-    found = []
+    found: list[tuple[str, float, float]] = []
     for stage in shape.stages:
         start = known.get(stage.entered)
         # One that was cut off ends with the request.
