@@ -1,4 +1,7 @@
-"""The dashboard's panels without Grafana: its own queries, asked of a real Prometheus after a real run of the demo."""
+"""The dashboard's panels without Grafana: its own queries, asked of a real Prometheus after real runs of the demo.
+
+Every window of the rules is thirty times shorter (``tests.stack.overlay``), so that a run of a minute fills the panels.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,13 @@ SHOWN: Final = (
     "Active requests by stage",
 )
 STEP_S: Final = 2
+"""Seconds between two values of a panel."""
 WIDTH: Final = 560
 HEIGHT: Final = 150
 COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
-Points = Sequence[tuple[float, float]]
+ORDER: Final = ("queue", "preprocessing", "prefill", "decode", "mixed")
+"""Series with a colour of their own, from the lowest up."""
+Points = Mapping[int, float]
 
 
 def dashboard(folder: Path) -> Path:
@@ -87,13 +93,18 @@ def _panel(prometheus: Prometheus, panel: Mapping[str, Any], seconds: int) -> Ma
     """Ask each query of a panel, and draw its series."""
     lines: dict[str, Points] = {}
     for target in panel["targets"]:
+        name = target.get("legendFormat", "")
+        # Exemplars and numbers of samples have an axis of their own in Grafana.
+        if name in {"exemplars", "samples"}:
+            continue
         expr = target["expr"].replace("$job", JOB).replace("$model", ".*")
-        for series in prometheus.series(overlay.scaled(expr), seconds):
-            points = [(float(at), float(value)) for at, value in series["values"] if value != "NaN"]
-            if any(value for _, value in points):
-                lines[_legend(target.get("legendFormat", ""), series["metric"])] = points
-    unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "short")
-    return _drawn(panel["title"], lines, unit)
+        for series in prometheus.series(overlay.scaled(expr), seconds, STEP_S):
+            points = {int(at): float(value) for at, value in series["values"] if value != "NaN"}
+            if any(points.values()):
+                lines[_legend(name, series["metric"])] = points
+    defaults = panel["fieldConfig"]["defaults"]
+    stacking = defaults["custom"].get("stacking", {}).get("mode")
+    return _drawn(panel["title"], _stacked(lines, stacking), "share" if stacking == "percent" else defaults["unit"])
 
 
 def _legend(form: str, labels: Mapping[str, str]) -> str:
@@ -102,29 +113,61 @@ def _legend(form: str, labels: Mapping[str, str]) -> str:
     return form or ", ".join(labels.values()) or "all"
 
 
-def _drawn(title: str, lines: Mapping[str, Points], unit: str) -> Markup:
-    """Return a panel: its title, its lines over time with the highest value, and what each line is."""
-    times = [at for points in lines.values() for at, _ in points] or [0.0, 1.0]
-    top = max((value for points in lines.values() for _, value in points), default=1.0) or 1.0
-    first, span = min(times), (max(times) - min(times)) or 1.0
-    shapes, names = [], []
-    for (name, points), colour in zip(sorted(lines.items()), COLOURS, strict=False):
-        path = " ".join(
-            f"{40 + (at - first) / span * (WIDTH - 50):.1f},{HEIGHT - 15 - value / top * (HEIGHT - 30):.1f}"
-            for at, value in points
-        )
-        shapes.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        names.append(f'<span><i style="background:{colour}"></i>{escape(name)}</span>')
+def _stacked(lines: Mapping[str, Points], mode: str | None) -> list[tuple[str, dict[int, tuple[float, float]]]]:
+    """Return for each series its lower and upper edge at each instant: 0 and its value where nothing is stacked."""
+    names = sorted(lines, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    if mode is None:
+        return [(name, {at: (0.0, value) for at, value in lines[name].items()}) for name in names]
+    edges: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in names}
+    for at in sorted({at for points in lines.values() for at in points}):
+        whole = sum(points.get(at, 0.0) for points in lines.values())
+        divisor, floor = (whole if mode == "percent" else 1.0), 0.0
+        for name in names if divisor else ():
+            top = floor + lines[name].get(at, 0.0) / divisor
+            edges[name][at] = floor, top
+            floor = top
+    return [(name, edges[name]) for name in names]
+
+
+def _drawn(title: str, series: Sequence[tuple[str, dict[int, tuple[float, float]]]], unit: str) -> Markup:
+    """Return a panel: its title, its series over time with the highest value, and what each series is."""
+    times = [at for _, points in series for at in points] or [0, 1]
+    top = max((high for _, points in series for _, high in points.values()), default=1.0) or 1.0
+    first, span = min(times), (max(times) - min(times)) or 1
     ground = HEIGHT - 15
+    shapes, names = [], []
+    for number, (name, points) in enumerate(series):
+        colour = f"var(--{name})" if name in ORDER else COLOURS[number % len(COLOURS)]
+        stacked = any(low for _, each in series for low, _ in each.values())
+        for run in _runs(points):
+            at = {t: f"{40 + (t - first) / span * (WIDTH - 50):.1f}" for t in run}
+            height = {t: [f"{ground - edge / top * (ground - 15):.1f}" for edge in points[t]] for t in run}
+            upper = " ".join(f"{at[t]},{height[t][1]}" for t in run)
+            lower = " ".join(f"{at[t]},{height[t][0]}" for t in reversed(run))
+            if stacked:
+                shapes.append(f'<polygon points="{upper} {lower}" style="fill:{colour};opacity:.75"/>')
+            shapes.append(f'<polyline points="{upper}" style="fill:none;stroke:{colour};stroke-width:1.5"/>')
+        names.append(f'<span><i style="background:{colour}"></i>{escape(name)}</span>')
     axes = (
         f'<text x="0" y="20">{top:.3g}</text><text x="0" y="{ground}">0</text>'
         f'<line x1="40" x2="{WIDTH - 10}" y1="{ground}" y2="{ground}" stroke="#999"/>'
-        f'<text x="{WIDTH - 10}" y="{HEIGHT}" text-anchor="end">{span:.0f} s</text>'
+        f'<text x="{WIDTH - 10}" y="{HEIGHT}" text-anchor="end">{span} s</text>'
     )
     return Markup(  # noqa: S704 - names are escaped above, the rest is ours
         f"<section><h2>{escape(title)} <small>{escape(unit)}</small></h2>"
-        f'<svg width="{WIDTH}" height="{HEIGHT}">{axes}{"".join(shapes)}</svg><p>{"".join(names)}</p></section>'
+        f'<svg width="{WIDTH}" height="{HEIGHT}">{"".join(shapes)}{axes}</svg><p>{"".join(names)}</p></section>'
     )
+
+
+def _runs(points: Mapping[int, object]) -> Iterator[list[int]]:
+    """Yield the instants without a gap between them; a line must not cross a time without data."""
+    run: list[int] = []
+    for at in sorted(points):
+        if run and at - run[-1] > 2 * STEP_S:
+            yield run
+            run = []
+        run.append(at)
+    yield run
 
 
 def _page(drawn: Sequence[Markup]) -> str:
