@@ -1,4 +1,4 @@
-"""The one object that a process keeps: its processors, its open requests, and what both sides must find.
+"""The one object of a process: its processors, its open requests, and what both of them look up.
 
 The request API and the processor never import each other; they meet here.  A processor finds the requests of a span by
 the :class:`Claim` in the context that the span is started with; a request finds its processor by that claim, or by
@@ -38,10 +38,10 @@ SWEEP_INTERVAL_NS: Final = 1_000_000_000
 """Between two sweeps of the open requests that :meth:`Runtime.housekeep` makes."""
 
 SWEEP_SLICE: Final = 128
-"""Open requests that one call on a serving thread sweeps; thousands at once would be felt."""
+"""Open requests that one call on a serving thread sweeps; thousands at once would delay the server."""
 
 DROPPED_SLICE: Final = 2
-"""Dropped requests that one call on a serving thread ends: more than it can open meanwhile, so they do not pile up."""
+"""Dropped requests that one call on a serving thread ends: more than one call can open, so they do not pile up."""
 
 MAX_FOREIGN_SEEN: Final = 4096
 """Foreign spans remembered, so that two processors do not count one twice; both see it within one ``span.end()``."""
@@ -96,10 +96,10 @@ class ProviderCache(Generic[T]):
         self._made: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
 
     def get(self, provider: Any, make: Callable[[Any], T]) -> T:
-        """Return what was made of the provider; of one that cannot be hashed or weakly held, make it each time."""
+        """Return what was made for the provider; for one that cannot be hashed or weakly held, make it each time."""
         try:
             known = self._made.get(provider)
-            # Two threads may make one each; setdefault lets the first stand for both.
+            # Two threads may make one each; setdefault keeps the first for both.
             return self._made.setdefault(provider, make(provider)) if known is None else known
         except TypeError:
             return make(provider)
@@ -146,7 +146,7 @@ class Runtime:
     # Processors.
 
     def add_processor(self, processor: Assessor) -> None:
-        """Make a processor known, until it is removed or garbage."""
+        """Register a processor until it is removed or garbage-collected."""
         _hook_forks()
         self._processors.append(weakref.ref(processor, self._processors_without))
 
@@ -179,7 +179,7 @@ class Runtime:
             return
 
     def assessor_for(self, provider: object) -> Assessor | None:
-        """Return the processor for a request whose span none has seen: the provider's, else the oldest."""
+        """Return the processor for a request whose span no processor has seen: the provider's, else the oldest."""
         try:
             known = self._by_provider.get(provider)
         except TypeError:
@@ -207,7 +207,7 @@ class Runtime:
         return _copied(self.open_requests.values())
 
     def end_all(self, assessor: Assessor) -> None:
-        """End every open request of a processor: those whose handle is gone as such, the others by the shutdown."""
+        """End every open request of a processor: as abandoned if its handle is gone, else with reason shutdown."""
         self.housekeep(now=True)
         for request in self.snapshot():
             if request.assessor is assessor:
@@ -240,7 +240,7 @@ class Runtime:
         Without ``now`` this is a serving thread's call: it takes a slice of both, and the next calls take the rest.
         Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
         """
-        # Nearly always there is nothing to do.
+        # The usual case: there is nothing to do.
         if not now and not self.dropped and perf_counter_ns() < self._sweep.due:
             return
         if getattr(self._busy, "here", False):
@@ -262,7 +262,7 @@ class Runtime:
             self._busy.here = False
 
     def _sweep_slice(self, clock: int) -> None:
-        """Sweep the next open requests of the sweep under way; it stays due until all had their turn."""
+        """Sweep the next open requests; the sweep stays due until it has visited all."""
         left = self._sweep.left
         if not left:
             left.extend(_copied(self.open_requests))
@@ -287,7 +287,7 @@ class Runtime:
     # Forks.
 
     def in_child(self) -> Runtime:
-        """Return the runtime of a child that was just forked: processors and switches, nothing that was open."""
+        """Return the runtime of a forked child: it has the processors and switches, but no open request."""
         child = Runtime()
         child.record_exceptions, child.endings = self.record_exceptions, self.endings
         child.engines = self.engines.fresh()
@@ -299,7 +299,7 @@ class Runtime:
         return child
 
     def warn_after_fork(self) -> None:
-        """Say, once in a forked child that serves requests, that its processors still count for its parent too."""
+        """Warn once, in a forked child that serves requests, that its processors count the parent's requests too."""
         if not self.forked:
             return
         self.forked = False
@@ -321,7 +321,7 @@ def _copied(view: Iterable[T]) -> list[T]:
 
 
 def _guarded(call: Callable[[], None]) -> None:
-    """Call; one request that cannot be swept does not keep the others from it, nor the server from its work."""
+    """Call; a request that cannot be swept stops neither the sweep of the others nor the server."""
     try:
         call()
     except Exception as error:  # noqa: BLE001  # it runs inside the server's own calls
@@ -355,9 +355,9 @@ def _hook_forks() -> None:
 
 
 def start_in_child() -> None:
-    """Give a forked child a runtime of its own, and take from it the requests that its parent ends."""
+    """Give a forked child a runtime of its own, without the requests that its parent will end."""
     parent = _process.runtime
-    # First: what the child opens from here on must not be registered in its parent's runtime.
+    # First, so that requests which the child opens are not registered in its parent's runtime.
     _process.runtime = parent.in_child()
     for request in parent.snapshot():
         request.disown()

@@ -31,14 +31,14 @@ from otel_lifecycle._core.stalls import Stalls
 from otel_lifecycle._core.who_held import undisturbed, who_held, windows_of
 
 MAX_PIECES: Final = 4096
-"""Stays of ended requests that a log keeps, about half a megabyte; as many that only ever waited."""
+"""Stays of ended requests that a log keeps, about half a megabyte; and as many requests that never ran."""
 
 MAX_OTHERS: Final = 1024
 """Requests that one is compared with at its end.  Where more of them ran beside it, the split is absent: it would cost
-the serving thread a millisecond, and no part of it could be told from another."""
+the serving thread a millisecond, and no cause would stand out."""
 
 RAN_MOVES: Final = 4
-"""From so many transitions on, the end included, a request has run, in every shape."""
+"""A request with at least this many transitions, the end included, has run, whatever its shape."""
 
 _stopped = attrgetter("stopped")
 _queued_from = attrgetter("queued_from")
@@ -72,16 +72,16 @@ class EngineLog:
         self.dropped = 0
         self.dropped_to = -NEVER
         self._open: dict[EngineSlot, None] = {}
-        # Those of the open ones that have appended something since the last look.
+        # Open slots that have appended something since the last look.
         self._moved: dict[EngineSlot, None] = {}
-        # Those of the open ones that ran, or may have; and those that wait, by when they joined the queue.  A jammed
-        # queue holds thousands, and the end of a request must not look at each.
+        # Open slots that ran or may have run; and those that wait, by the time they joined the queue.  A jammed queue
+        # holds thousands, and the end of one request must not look at each of them.
         self._ran: dict[EngineSlot, None] = {}
         self._queued: list[EngineSlot] = []
-        # In the order of their ends, so that one bisection finds all that overlap a request.
+        # Sorted by end, so that one bisection finds all that overlap a request.
         self._ended: list[EngineSlot] = []
         self._kept = 0
-        # When requests that never ran joined the queue, and when they left it, each sorted: all that counting needs.
+        # Times at which requests that never ran joined and left the queue, each list sorted: enough to count them.
         self._left: tuple[list[int], list[int]] = ([], [])
         self._lock = RLock()
         self._changes: deque[tuple[Callable[[EngineSlot], None], EngineSlot]] = deque()
@@ -93,7 +93,7 @@ class EngineLog:
         return not self._open
 
     def open(self, who: object, shape: str, at: int | None) -> EngineSlot:
-        """Add a request that arrived at a time, None for unknown; ``who`` names it where it turns out a culprit."""
+        """Add a request that arrived at a time, None for unknown; ``who`` names it if it delays another one."""
         slot = EngineSlot(who, shape, at)
         self.adopt(slot)
         return slot
@@ -104,7 +104,7 @@ class EngineLog:
         self._moved[slot] = None
 
     def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
-        """Change the lists alone: a call that interrupted another one on the same thread leaves its change to that."""
+        """Change the lists; a call that interrupted another one on the same thread leaves its change to that one."""
         with self._lock:
             self._changes.append((change, slot))
             if self._changing:
@@ -121,16 +121,16 @@ class EngineLog:
         """Note that a request entered a state; at None it did so at an unknown time."""
         moves = slot.moves
         moves.append((state, at))
-        # In this order: a thread that takes it off between the two lines has seen the move.
+        # In this order: a thread that removes the slot between these two lines has already seen the move.
         self._moved[slot] = None
         if len(moves) > MAX_SLOT_PIECES:
             self._change(self._settle, slot)
 
     def _settle(self, slot: EngineSlot) -> None:
-        """Enter what the owner of a slot has appended; it may append meanwhile."""
+        """Apply what the owner of a slot has appended; the owner may append more at the same time."""
         moves = slot.moves
         while moves:
-            # Taken off first: a signal handler that raises in between must not leave it to be entered twice.
+            # Removed first: if a signal handler raises in between, it must not be applied twice.
             slot.enter(*moves.pop(0))
         self._seat(slot)
 
@@ -143,7 +143,7 @@ class EngineLog:
             self._change(self._settle, slot)
 
     def _seat(self, slot: EngineSlot) -> None:
-        """Put an open request where those that end look for it."""
+        """Put an open request into the list in which ending requests look for it."""
         if slot not in self._open:
             return
         slot.seated = True
@@ -170,11 +170,11 @@ class EngineLog:
         if at is None or apart:
             self._change(self._settle, slot)
             if apart:
-                # First: nobody may compare itself with a time of the end that is another clock's.
+                # First, so that no other request uses an end that comes from another clock.
                 slot.doubt(by if slot.arrived is None else slot.arrived, by)
             slot.end(at, by)
         else:
-            # First: whoever enters the move below must not see the last stay go on.
+            # First, so that a thread that applies the move below sees the last stay closed.
             slot.stopped = at
             slot.moves.append((ENDED, at))
         self.enter(slot)
@@ -201,16 +201,16 @@ class EngineLog:
                 self._count_waiter(slot)
                 return
         else:
-            # Nobody has looked at it yet, and perhaps nobody will.
+            # No request has looked at it yet, and perhaps none will.
             self._open.pop(slot, None)
             self._moved.pop(slot, None)
         ended = self._ended
-        # Nearly every request ends last; only one that is reported late has to be sorted in.
+        # Nearly every new end is the latest; only a request that is reported late needs sorting in.
         if ended and ended[-1].stopped > slot.stopped:
             insort(ended, slot, key=_stopped)
         else:
             ended.append(slot)
-        # One more each, or requests without a stay would be kept without end.
+        # Each request counts for one more; otherwise requests without a stay would never be dropped.
         slot.weight = 1 + len(slot.pieces) + len(slot.moves)
         self._kept += slot.weight
         while self._kept > MAX_PIECES and len(ended) > 1:
@@ -221,13 +221,13 @@ class EngineLog:
 
     def _count_waiter(self, slot: EngineSlot) -> None:
         if slot.queued_from >= slot.stopped:
-            # It never waited, or for no time: then it was ahead of nobody.
+            # It did not wait, so it was not ahead of any other request.
             return
         joined, left = self._left
         insort(joined, slot.queued_from)
         insort(left, slot.stopped)
         if len(joined) > MAX_PIECES:
-            # The two that go need not be one request's: after both times they cancel out all the same.
+            # The two removed times may belong to different requests; they still cancel out after both.
             del joined[0]
             self.dropped += 1
             self.dropped_to = max(self.dropped_to, left.pop(0))
@@ -239,7 +239,7 @@ class EngineLog:
             ended = self._ended
             found = [*self._ran, *ended[bisect_right(ended, since, key=_stopped) :]]
             if found and found[-1] is own:
-                # It ended just now, as the last one: nearly always.
+                # The usual case: it has just ended, so it is the last one.
                 found.pop()
             elif own in found:
                 found.remove(own)
@@ -266,17 +266,17 @@ class EngineLog:
         """
         windows = windows_of(report)
         if windows is None or windows.first < self.dropped_to:
-            # Nothing to compare, or what it would be compared with is gone.
+            # There is nothing to compare with, or it has been dropped.
             return Interference(stalls=stalls)
         with self._lock:
             if self._changing:
-                # A signal handler has interrupted a change of this thread: what the lists say is half of it.
+                # A signal handler interrupted this thread in the middle of a change, so the lists are inconsistent.
                 return Interference(stalls=stalls)
             if stalls is not None and stalls.intervals:
                 self._change(self._settle, slot)
             elif self._alone(slot, windows.first):
                 return undisturbed(windows, stalls)
-            # Both at once, or one that is admitted in between counts as neither waiting nor running.
+            # Both under one lock: a request admitted in between would count as neither waiting nor running.
             others = self._others(slot, windows.first)
             waiting = 0 if windows.arrival is None else self._still_ahead(windows.arrival)
         if len(others) > MAX_OTHERS:

@@ -1,4 +1,4 @@
-"""From a batch of samples into an instrument of any provider, the SDK's at the price of a few samples.
+"""Puts a batch of samples into an instrument of any provider; in the SDK's that costs as much as a few samples.
 
 Each stream of an SDK instrument is judged by the exact type of its aggregation: an explicit-bucket histogram takes
 counts, a sum takes a total, an exponential histogram takes the samples past the look-ups, a dropped stream takes
@@ -28,7 +28,7 @@ Amount: TypeAlias = tuple[int, Moment]
 class _Outlet:
     """What an instrument of the API stands for: the real one behind a proxy, and its streams if they are known.
 
-    ``sdk`` is given by the self-test, which tries an SDK before anybody trusts it.
+    ``sdk`` is given by the self-test, which runs before bulk recording is used.
     """
 
     __slots__ = ("_instrument", "_known", "_sdk")
@@ -38,12 +38,12 @@ class _Outlet:
         self._sdk = sdk
         self._known: tuple[Any, Streams | None] = (None, None)
         if self._find()[0] is None and sdk is None:
-            # A provider may come later; the self-test belongs here at set-up, not to the first collection.
+            # The provider may come later; the self-test runs here, at set-up, and not in the first collection.
             trusted_sdk()
 
     @property
     def bulk(self) -> bool:
-        """Whether every stream takes samples in bulk now, so that a batch costs little on any thread."""
+        """Whether every stream takes samples in bulk, so that a batch is cheap on any thread."""
         streams = self._find()[1]
         return streams is not None and all(stream.kind in ("explicit", "sum", "drop") for stream in streams.all())
 
@@ -59,7 +59,7 @@ class _Outlet:
         known = self._known
         if known[0] is instrument:
             return known
-        # It keeps nothing, so nothing is sorted for it.
+        # This stream keeps no samples, so sorting for it would be wasted.
         if isinstance(instrument, (NoOpCounter, NoOpHistogram)):
             return None, None
         self._known = known = (instrument, _streams_of(instrument, self._sdk))
@@ -86,7 +86,7 @@ class HistogramOutlet(_Outlet):
             self._take_apart(attributes, samples)
 
     def _take_apart(self, attributes: Labels, samples: Sequence[Sample]) -> None:
-        """Take what can be taken; the SDK refuses the rest."""
+        """Take the valid values; the SDK refuses the rest."""
         taken = [sample for sample in samples if 0 <= sample[0] < math.inf]
         if taken:
             self._pour(attributes, Durations(taken))
@@ -136,7 +136,7 @@ class CounterOutlet(_Outlet):
             for amount, moment in amounts:
                 counter.add(amount, attributes, moment.context)
         elif streams is None:
-            # One total leaves what its parts would, but for the choice of an exemplar, which is by lot anyway.
+            # One total gives the same sum as its parts.  Only the exemplar, chosen at random, may differ.
             shown = next((moment for _, moment in reversed(amounts) if moment.sampled), amounts[-1][1])
             counter.add(sum(amount for amount, _ in amounts), attributes, shown.context)
         elif streams.enabled():
@@ -152,7 +152,7 @@ class _Pouring:
         self._streams = streams.all()
         self._attributes = attributes
         self._choice = streams.exemplars(attributes)
-        # Readers mostly share their boundaries, and then the sorting too.
+        # Most readers share their boundaries, so they share the sorted samples.
         self._tallies: dict[tuple[float, ...], Tally | None] = {}
 
     def pour(self, batch: Batch) -> None:
@@ -181,7 +181,7 @@ class _Pouring:
         return next(wanted, amounts[-1][1])
 
     def _pour_counts(self, stream: Stream, batch: Batch) -> None:
-        """Add to an explicit-bucket aggregation; where there is none yet, its first sample is measured plainly."""
+        """Add to an explicit-bucket aggregation; if there is none yet, the first sample goes through the API."""
         if stream.boundaries not in self._tallies:
             self._tallies[stream.boundaries] = batch.tally(stream.boundaries, self._choice)
         tally = self._tallies[stream.boundaries]
@@ -189,7 +189,7 @@ class _Pouring:
             self._measure(stream, batch)
         elif not stream.add(self._attributes, tally):
             self._measure_first(stream, batch)
-            # The plain measurement has made the aggregation, unless a limit sent it elsewhere.
+            # Recording has made the aggregation, unless a limit sent the sample elsewhere.
             rest = batch.rest()
             if rest is not None and not self._add(stream, rest):
                 self._measure(stream, rest)
@@ -199,10 +199,10 @@ class _Pouring:
         return tally is not None and stream.add(self._attributes, tally)
 
     def _aggregate(self, stream: Stream, samples: list[tuple[float, Moment, bool]]) -> None:
-        """Let an aggregation take the samples one by one; those it is not there for are measured plainly."""
+        """Let an aggregation take the samples one by one; while it is missing, record through the API."""
         samples = [(value, moment, offered and self._choice.wants(value, moment)) for value, moment, offered in samples]
         taken = stream.aggregate(self._attributes, samples)
-        # A plain measurement makes the missing aggregation; those after it go past the look-ups again.
+        # Recording through the API makes the missing aggregation; later samples skip the look-ups again.
         while taken < len(samples):
             stream.measure(self._attributes, *samples[taken])
             taken = stream.aggregate(self._attributes, samples, taken + 1)
@@ -226,10 +226,10 @@ def _streams_of(instrument: Any, sdk: SdkMetrics | None) -> Streams | None:
     return Streams(instrument, known)
 
 
-# The self-test takes some 20 ms of CPU, so its answer is kept, also where the SDK is not trusted.
+# The self-test takes some 20 ms of CPU, so its answer is kept, also if it fails.
 @lru_cache(maxsize=1)
 def trusted_sdk() -> SdkMetrics | None:
-    """Return the SDK's classes if bulk recording leaves in it what plain recording does; found out once a process."""
+    """Return the SDK's classes if bulk recording gives the same result as the API; tested once in a process."""
     sdk = installed_sdk()
     if sdk is not None and ways_agree(
         lambda histogram: HistogramOutlet(histogram, sdk), lambda counter: CounterOutlet(counter, sdk)

@@ -30,7 +30,7 @@ def is_current(tracked: TrackedRequest) -> bool:
 
 
 def without_request(here: Context, outside: Context) -> Context:
-    """Return a context with the request, or none, that was current in the one outside."""
+    """Return a context with the request that was current outside this one, or with none."""
     return set_value(_REQUEST, outside.get(_REQUEST), here)
 
 

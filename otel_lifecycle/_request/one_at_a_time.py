@@ -30,11 +30,11 @@ class OneAtATime:
         self.free()
 
     def free(self) -> None:
-        """Start anew, in a forked child: a thread of the parent may have held the lock."""
-        # Re-entrant, or a signal handler that marks this request would wait for its own thread.
+        """Reset in a forked child: a thread of the parent may have held the lock."""
+        # Re-entrant: otherwise a signal handler that marks this request would wait for its own thread.
         self._lock = RLock()
         self._busy = False
-        # A list, which costs a tenth of a deque: hardly any request ever has a call in it.
+        # A list costs a tenth of a deque, and hardly any request ever queues a call.
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def _run(self, call: Callable[..., T], *arguments: Any) -> T | None:
@@ -52,8 +52,7 @@ class OneAtATime:
                     return call(*arguments)
                 finally:
                     self._busy = False
-                    # While the lock is still held, so that a call that was put aside comes before those of other
-                    # threads.
+                    # Still under the lock, so that a queued call runs before calls of other threads.
                     if self._deferred:
                         self._run_deferred()
         except LifecycleError:
@@ -62,7 +61,7 @@ class OneAtATime:
             guard.fault("request", error)
             return None
         finally:
-            # A nested call leaves this to the one that it interrupted.
+            # A nested call leaves this to the call that it interrupted.
             if not nested:
                 self._after_call()
 
