@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from otel_lifecycle._core.interruption import Interruption
 from otel_lifecycle._core.lifecycle import (
     BOUNDARIES,
     NOT_ARRIVED,
@@ -25,30 +26,21 @@ from otel_lifecycle._core.lifecycle import (
     Shape,
     next_state,
 )
-from otel_lifecycle._core.tokens import ChoiceTokens, Log, Time, choice_stats, entry, fold, joined, known_times, resumed
+from otel_lifecycle._core.tokens import (
+    ChoiceTokens,
+    Log,
+    Time,
+    entry,
+    extremes,
+    fold,
+    joined,
+    whole_log,
+)
 from otel_lifecycle._core.values import check_choice, check_count, check_timestamp
 from otel_lifecycle.errors import NonMonotonicTime
 
 MAX_INTERRUPTIONS = 32
 """Interruptions kept one by one; beyond it only their number and total time.  Each one becomes a span of its own."""
-
-
-class Interruption:
-    """A time in which a state was preempted; ``start`` or ``end`` None where unknown."""
-
-    __slots__ = ("across", "end", "remote", "start", "state")
-
-    def __init__(self, state: str, start: Time | None, remote: bool) -> None:
-        self.state = state
-        self.start = start
-        self.end: Time | None = None
-        self.remote = remote
-        self.across = False
-
-    @property
-    def duration(self) -> Time | None:
-        """How long it lasted; None where either end is unknown."""
-        return None if self.start is None or self.end is None else self.end - self.start
 
 
 class Timeline:
@@ -211,6 +203,20 @@ class Timeline:
         self.state = following
         return True
 
+    def takes(self, at: Time, count: int) -> bool:
+        """Return whether ``count`` tokens at a time may be appended past :meth:`apply`, and be ready for them.
+
+        False for a time before one that somebody has given.
+        """
+        if self._given is not None and at < self._given:
+            return False
+        if count != 1:
+            self.plain = False
+            latest = self._latest[False]
+            if latest is None or at > latest:
+                self._latest[False] = at
+        return True
+
     def _check_order(self, event: str, timestamp: Time | None, remote: bool) -> None:
         latest = self.latest(remote)
         if timestamp is not None and latest is not None and timestamp < latest:
@@ -326,7 +332,7 @@ class Timeline:
         first, last = self.times.get("first_token"), self.times.get("terminal")
         sides = ((False, self.tokens, self.folded), (True, self.remote_tokens, self.folded_remote))
         for remote, logs, folded in sides:
-            times = _extremes(logs, folded)
+            times = extremes(logs, folded)
             if times and first is not None and ("first_token" in self.remote) != remote and min(times) < first:
                 return True
             if times and last is not None and ("terminal" in self.remote) != remote and max(times) > last:
@@ -374,24 +380,9 @@ class Timeline:
         """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
         # In the order of their indices, so that a report does not depend on which choice spoke first.
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
-            here = _whole_log(self.tokens.get(choice), self.folded.get(choice))
-            there = _whole_log(self.remote_tokens.get(choice), self.folded_remote.get(choice))
+            here = whole_log(self.tokens.get(choice), self.folded.get(choice))
+            there = whole_log(self.remote_tokens.get(choice), self.folded_remote.get(choice))
             if here is not None and there is not None:
                 yield choice, joined(here, there, not apart)
             elif (only := here or there) is not None:
                 yield choice, only
-
-
-def _extremes(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> list[Time]:
-    """Return the known times of one clock's tokens; of a folded beginning only its first and last."""
-    times = [time for log in logs.values() for time in known_times(log)]
-    ends = [time for choice in folded.values() for time in (choice.first, choice.last)]
-    return times + [time for time in ends if time is not None]
-
-
-def _whole_log(log: Log | None, before: ChoiceTokens | None) -> ChoiceTokens | None:
-    """Reduce a log together with the beginning that was folded; None without a token."""
-    if not log:
-        return before
-    stats = choice_stats(log)
-    return stats if before is None else resumed(before, stats)

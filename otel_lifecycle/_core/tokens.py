@@ -200,3 +200,18 @@ def merged_times(logs: Iterable[Sequence[Entry]], most: int = MAX_TOKEN_TIMES) -
         times.extend([time] * listed)
         dropped += count - listed
     return TokenTimes(times=times, dropped=dropped)
+
+
+def extremes(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> list[Time]:
+    """Return the known times of one clock's tokens; of a folded beginning only its first and last."""
+    times = [time for log in logs.values() for time in known_times(log)]
+    ends = [time for choice in folded.values() for time in (choice.first, choice.last)]
+    return times + [time for time in ends if time is not None]
+
+
+def whole_log(log: Log | None, before: ChoiceTokens | None) -> ChoiceTokens | None:
+    """Reduce a log together with the beginning that was folded; None without a token."""
+    if not log:
+        return before
+    stats = choice_stats(log)
+    return stats if before is None else resumed(before, stats)

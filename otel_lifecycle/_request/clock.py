@@ -7,6 +7,7 @@ it is the one behind ``time.monotonic()``, and it is the finest there is on Wind
 
 from __future__ import annotations
 
+import math
 import time
 from enum import Enum
 from time import perf_counter_ns, time_ns
@@ -48,6 +49,13 @@ class MonotonicTime:
             return reading + _BETWEEN_CLOCKS
         except Exception as error:  # a float near the largest one, or a number whose own methods raise
             raise InvalidTimestamp(f"the time of {event!r} is {self!r}", state=state, event=event) from error
+
+    def plain_reading(self) -> int | None:
+        """Return the same for a plain number; None for what :meth:`reading` has to look at."""
+        given = self._given
+        if type(given) is int or (type(given) is float and math.isfinite(given)):
+            return round(given * self._per_unit) + _BETWEEN_CLOCKS
+        return None
 
     def __repr__(self) -> str:
         return f"<MonotonicTime {shown(self._given)}>"
@@ -101,6 +109,23 @@ def anchor() -> Anchor:
     """Read both clocks."""
     reading, offset = runtime().clock_offset.read()
     return Anchor(reading + offset, reading)
+
+
+def past_reading(at_ns: object, offset: int) -> int | None:
+    """Return a plain time that is not in the future as a reading of the request's clock; None for any other.
+
+    What it returns needs no further check against the clock: a live mark that follows has a later reading.
+    """
+    if type(at_ns) is int:
+        reading = at_ns - offset
+    elif type(at_ns) is MonotonicTime:
+        known = at_ns.plain_reading()
+        if known is None:
+            return None
+        reading = known
+    else:
+        return None
+    return reading if reading <= perf_counter_ns() else None
 
 
 def _whole(given: Any, event: str, state: str) -> int:

@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from otel_lifecycle._core import endings
+from otel_lifecycle._core.values import MAX_CHUNK
 from otel_lifecycle._request import conditions
 from otel_lifecycle._request.active import Active
-from otel_lifecycle._request.clock import NOW, AtNs
+from otel_lifecycle._request.clock import NOW, AtNs, past_reading
 from otel_lifecycle._request.context import handle_in_context
 from otel_lifecycle._request.event_kinds import is_nothing
 from otel_lifecycle._request.handle_reference import refer_to
@@ -32,7 +33,7 @@ from otel_lifecycle._request.phases import Phase
 from otel_lifecycle._request.recorded import record_events
 from otel_lifecycle._request.stages import StageBlock, stage_block
 from otel_lifecycle._request.streams import Counter, TokenSource, async_stream, sync_stream
-from otel_lifecycle._request.token_path import FIRST, ONE, TokenPath
+from otel_lifecycle._request.token_path import FIRST, ONE, TokenPath, append_at
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import EventAfterTerminal
@@ -106,7 +107,18 @@ class Request(TokenPath):
                 return
         except AttributeError:  # the miss
             pass
+        if choice is FIRST and type(n) is int and 0 < n <= MAX_CHUNK and self._append(n, at_ns):
+            return
         self._tracked.token(n, choice, at_ns)
+
+    def _append(self, n: int, at_ns: AtNs) -> bool:
+        """Append tokens past the lock of the request; False where they have to be judged under it."""
+        log, state = self._ts, self._tracked.state
+        # Amounts of another unit are added up by the checker.
+        if log is None or state.checker.amounts is not None:
+            return False
+        reading = perf_counter_ns() if at_ns is NOW else past_reading(at_ns, state.offset)
+        return reading is not None and append_at(log, n, reading, state.timeline)
 
     def output(self, tokens: float | None = None, *, at_ns: AtNs = NOW) -> None:
         """A whole answer appeared at once; its first-token time stays unknown.  ``tokens``: None if unknown."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,7 +19,7 @@ from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, past_reading
 from otel_lifecycle._request.conditions import (
     ConditionKeywords,
     RequestConditions,
@@ -203,10 +202,34 @@ def step(requests: Iterable[Request], *, at_ns: AtNs = NOW, counts: Iterable[int
 
 
 def _step_at(requests: Iterable[Request], at_ns: AtNs, counts: Iterable[int | None] | None) -> None:
-    for handle, count in zip(requests, repeat(1) if counts is None else counts, strict=False):
-        if is_a(handle, Request):
-            handle.token(count, 0, at_ns)
+    if counts is None:
+        _step_of_singles(requests, at_ns)
+    else:
+        for handle, count in zip(requests, counts, strict=False):
+            if is_a(handle, Request):
+                handle.token(count, 0, at_ns)
     runtime().housekeep()
+
+
+def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
+    """Mark one token for each request at a given time: an append where nothing about it has to be judged."""
+    epoch = at_ns if type(at_ns) is int else None
+    # Of a monotonic clock one reading serves all; an epoch time is placed on the anchor of each request.
+    reading = past_reading(at_ns, 0) if epoch is None else None
+    now = perf_counter_ns()
+    for handle in requests:
+        try:
+            log: Any = handle._ts
+            if epoch is not None:
+                reading = epoch - handle._tracked.state.offset
+            # A closed path, a chunk before it and a time that is none raise TypeError.
+            if log[-1] <= reading <= now:
+                log.append(reading)
+                continue
+        except Exception:  # noqa: BLE001, S110  # what is no request may raise anything; a batch is never broken off
+            pass
+        if is_a(handle, Request):
+            handle.token(1, 0, at_ns)
 
 
 def _token_of(handle: object) -> None:

@@ -4,6 +4,9 @@
 nothing of ours: it appends the time to a list.  The list is there exactly while the request is in decode.  In every
 other state it is None, the append fails, and the token takes the way of all other marks.
 
+Tokens at a given time and chunks of several tokens take the same path if nothing about them has to be judged
+(:func:`append_at`): the time is a plain number, not in the future, and not before the token before it.
+
 A thread that is inside ``token()`` when the request ends still holds the list; what it appends then came after the end.
 """
 
@@ -11,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
+
+from otel_lifecycle._core.timeline import Timeline
 
 # CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
 ONE: Final[Any] = 1
@@ -28,6 +33,23 @@ class TokenPath:
     def lead_to(self, log: list[Any] | None) -> None:
         """Append single tokens to ``log`` from now on; None: the path is closed."""
         self._ts = log
+
+
+def append_at(log: list[Any] | None, n: int, reading: int, timeline: Timeline) -> bool:
+    """Append ``n`` tokens at a reading that is not in the future to the list of an open path; False where it is closed.
+
+    Also False where the last token, or a time that somebody gave, is later or unknown: that is judged under the lock.
+    """
+    if not log:
+        return False
+    last = log[-1]
+    if type(last) is tuple:
+        last = last[0]
+    # The timeline is asked before the append: who finds a chunk must not take it for one of single tokens.
+    if last is None or last > reading or not timeline.takes(reading, n):
+        return False
+    log.append(reading if n == 1 else (reading, n))
+    return True
 
 
 PathReference: TypeAlias = Callable[[], "TokenPath | None"]

@@ -47,7 +47,9 @@ class TokensAfterEnd:
         # Only what was copied is deleted: another thread may append between the two.
         del self._log[: len(taken)]
         if taken:
-            self.add(len(taken), max(taken), now)
+            chunks = [item for item in taken if type(item) is tuple]
+            times = [item[0] if type(item) is tuple else item for item in taken]
+            self.add(len(taken) + sum(count - 1 for _, count in chunks), max(times), now)
         return bool(taken)
 
     def settled(self, now: int) -> bool:
