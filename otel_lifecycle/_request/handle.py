@@ -107,15 +107,15 @@ class Request(TokenPath):
                 return
         except AttributeError:  # the miss
             pass
-        if choice is FIRST and type(n) is int and 0 < n <= MAX_CHUNK and self._append(n, at_ns):
+        if choice is FIRST and self._append(n, at_ns):
             return
         self._tracked.token(n, choice, at_ns)
 
-    def _append(self, n: int, at_ns: AtNs) -> bool:
+    def _append(self, n: Any, at_ns: AtNs) -> bool:
         """Append tokens past the lock of the request; False where they have to be judged under it."""
         log, state = self._ts, self._tracked.state
         # Amounts of another unit are added up by the checker.
-        if log is None or state.checker.amounts is not None:
+        if log is None or type(n) is not int or not 0 < n <= MAX_CHUNK or state.checker.amounts is not None:
             return False
         reading = perf_counter_ns() if at_ns is NOW else past_reading(at_ns, state.offset)
         return reading is not None and append_at(log, n, reading, state.timeline)

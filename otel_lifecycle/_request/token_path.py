@@ -19,7 +19,7 @@ from otel_lifecycle._core.timeline import Timeline
 
 # CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
 ONE: Final[Any] = 1
-FIRST: Final = 0
+FIRST: Final[Any] = 0
 
 
 class TokenPath:
