@@ -34,6 +34,18 @@ from otel_lifecycle.errors import ConfigurationError
 COMPAT = (None, "vllm")
 
 
+def _check(next: object, meter_provider: object, slo: object, compat: object) -> None:  # noqa: A002  # as the argument
+    """ConfigurationError for what cannot be."""
+    if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
+        raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
+    if meter_provider is not None and not callable(getattr(meter_provider, "get_meter", None)):
+        raise ConfigurationError(f"meter_provider is {meter_provider!r:.80}; it must be a MeterProvider")
+    if slo is not None and not isinstance(slo, Slo):
+        raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
+    if compat not in COMPAT:
+        raise ConfigurationError(f"compat is {compat!r:.80}; it must be None or 'vllm'")
+
+
 class LifecycleSpanProcessor(HandingOn):
     """Checks every transition; records metrics; writes attribution.
 
@@ -62,14 +74,7 @@ class LifecycleSpanProcessor(HandingOn):
         tenant_metrics: bool = False,
         gen_ai_metrics: bool = True,
     ) -> None:
-        if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
-            raise ConfigurationError(f"next is {next!r:.80}; it must be a span processor")
-        if meter_provider is not None and not callable(getattr(meter_provider, "get_meter", None)):
-            raise ConfigurationError(f"meter_provider is {meter_provider!r:.80}; it must be a MeterProvider")
-        if slo is not None and not isinstance(slo, Slo):
-            raise ConfigurationError(f"slo is {slo!r:.80}; it must be an otel_lifecycle.Slo")
-        if compat not in COMPAT:
-            raise ConfigurationError(f"compat is {compat!r:.80}; it must be None or 'vllm'")
+        _check(next, meter_provider, slo, compat)
         flags = {
             "strict": strict,
             "token_times": token_times,
@@ -88,9 +93,7 @@ class LifecycleSpanProcessor(HandingOn):
         self.interference = interference
         self.gen_ai_metrics = gen_ai_metrics
         self._next = next
-        self._threshold = check_threshold(dominance_threshold)
-        self._slo = slo
-        self._rules = Rules(self._threshold, slo, gen_ai_metrics)
+        self._rules = Rules(check_threshold(dominance_threshold), slo, gen_ai_metrics)
         self._shut_down = False
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
@@ -148,7 +151,7 @@ class LifecycleSpanProcessor(HandingOn):
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
-        verdict = assess(finished, threshold=self._threshold, slo=self._slo)
+        verdict = assess(finished, threshold=self._rules.threshold, slo=self._rules.slo)
         self._guard("record", self._instruments.finished, finished, verdict, context, convention=self.gen_ai_metrics)
         return verdict
 
@@ -199,7 +202,7 @@ class LifecycleSpanProcessor(HandingOn):
         first = runtime().first_sight(span.context.trace_id, span.context.span_id)
         if first and self.interference:
             finished = with_interference(span, finished)
-        verdict = assess(finished, threshold=self._threshold, slo=self._slo)
+        verdict = assess(finished, threshold=self._rules.threshold, slo=self._rules.slo)
         if first:
             # The span's identity and nothing else, or the exemplar would be whatever is current here.
             context = set_span_in_context(NonRecordingSpan(span.context), Context())

@@ -6,7 +6,7 @@ The SDK is imported when ``configure()`` is called, not before: importing the pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import RLock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import metrics, trace
 
 from otel_lifecycle._configuration import process_exit
+from otel_lifecycle._configuration.setting_keywords import SettingKeywords
 from otel_lifecycle._configuration.settings import SIGNALS, Settings, read_settings
 from otel_lifecycle._core.engines import EngineLogs
-from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import logger
 from otel_lifecycle._runtime import runtime
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.sampling import Sampler
+    from typing_extensions import Unpack
 
     from otel_lifecycle._configuration.pipeline import Pipeline
 
@@ -68,62 +69,27 @@ class _Default:
 _default = _Default()
 
 
-def configure(
-    *,
-    service_name: str | None = None,
-    endpoint: str | None = None,
-    protocol: str | None = None,
-    metric_interval: float | None = None,
-    sampler: Sampler | float | None = None,
-    slo: Slo | None = None,
-    dominance_threshold: float | None = None,
-    strict: bool | None = None,
-    token_times: bool | None = None,
-    compat: str | None = None,
-    record_exceptions: bool | None = None,
-    interference: bool | None = None,
-    culprit_ids: bool | None = None,
-    engine_shared: bool | None = None,
-    tenant_metrics: bool | None = None,
-    gen_ai_metrics: bool | None = None,
-    native_histograms: bool | None = None,
-    shutdown_timeout: float | None = None,
-    handle_sigterm: bool | None = None,
-    file: str | None = None,
-    file_max_mb: int | None = None,
-    resources: Mapping[str, Callable[[], Any]] | None = None,
-    resource_attributes: Mapping[str, Any] | None = None,
-) -> None:
+@with_keywords(dict.fromkeys(SettingKeywords.__annotations__))
+def configure(**arguments: Unpack[SettingKeywords]) -> None:
     """Set up providers, OTLP export and the lifecycle processor for this process, and for those forked from it.
 
-    ``endpoint``: base URL of the Collector.  ``protocol``: ``grpc`` or ``http/protobuf`` (left out: by OTEL_*
-    variables; grpc where the port is 4317).  ``metric_interval``: seconds between exports.  ``sampler``: a Sampler, or
-    the share of traces to keep.  ``resources``: ``{'cache_usage' | 'memory_used' | 'device_utilization': callback}``.
-    ``record_exceptions``: put an exception's message and stack on its span, not its type alone.  ``handle_sigterm``:
-    send what is left before SIGTERM ends the process, where nobody else handles it (the default).  ``file``: write
-    OTLP JSON lines there, ``{pid}`` standing for the process; instead of OTLP, or beside it where an endpoint or an
-    exporter is named.  ``file_max_mb``: megabytes from which a file is put aside; five are kept.
-    ``interference``: work out which other requests held one (the default).  ``culprit_ids``: give their request ids in
-    the links to them (the default); they may belong to another tenant.  ``engine_shared``: other processes feed the
-    same engine, so this one cannot know what a request waited for.  ``tenant_metrics``: metrics carry the tenant, 64
-    of them, then ``_OTHER``.  ``gen_ai_metrics``: the ``gen_ai.server.*`` metrics (the default), which double some of
-    ours.  ``native_histograms``: exponential histograms in place of buckets.  Each is also OTEL_LIFECYCLE_<NAME> (the
-    SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
+    Takes the settings of :class:`otel_lifecycle.types.SettingKeywords`.  Nearly each is also a variable,
+    OTEL_LIFECYCLE_<NAME> (the SLO: _SLO_TTFT, _SLO_TPOT, _SLO_E2E); an argument beats the environment.
 
     Where the app has set global providers, the processor is added to them and nothing is replaced; a warning names the
     arguments that cannot apply there.  A second call is ignored with a warning.
-    Raises ConfigurationError for a setting that makes no sense.
+    Raises ConfigurationError for a setting that makes no sense, TypeError for one that does not exist.
     """
-    # First of all: locals() holds only the parameters as long as nothing else is assigned.
-    arguments = {name: value for name, value in locals().items() if value is not None}
+    refuse_unknown("configure", arguments, SettingKeywords.__annotations__)
+    given = {name: value for name, value in arguments.items() if value is not None}
     with _default.lock:
         own = _own_providers()
-        settings = read_settings(arguments, signals=[name for name in SIGNALS if PROVIDER_OF[name] not in own])
+        settings = read_settings(given, signals=[name for name in SIGNALS if PROVIDER_OF[name] not in own])
         # After the settings are read, so that a second call with a wrong setting raises, too.
         if _default.current() is not None:
             logger.warning("configure() was called before; this call changes nothing")
             return
-        _warn_of_ignored(arguments, own)
+        _warn_of_ignored(given, own)
         _install(settings, own)
 
 

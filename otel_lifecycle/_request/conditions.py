@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from inspect import Parameter, signature
 from itertools import compress, islice, repeat
 from operator import is_not
-from typing import Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict
 from uuid import UUID
 
 from otel_lifecycle import semconv
@@ -23,8 +22,6 @@ from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.text import clean, is_a, is_identifier, shown
 from otel_lifecycle._core.values import MAX_CHOICES, seconds, whole
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ConditionKeywords(TypedDict, total=False):
@@ -180,6 +177,9 @@ _ROWS: Final = (
 CONDITIONS: Final[Mapping[str, Condition]] = {row.name: row for row in _ROWS}
 """Every condition by its name."""
 
+CONDITION_DEFAULTS: Final[Mapping[str, object]] = {row.name: row.usual if row.label else None for row in _ROWS}
+"""What a condition is if it is not given: a label that is never unset has its usual value."""
+
 SERVER_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.server)
 STARTUP_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.startup)
 
@@ -326,27 +326,6 @@ def check_names(conditions: Iterable[str]) -> None:
     unknown = [name for name in conditions if name not in CONDITIONS]
     if unknown:
         raise ConfigurationError(f"no condition {unknown[0]!r:.80}; there are {', '.join(CONDITIONS)}")
-
-
-def refuse_unknown(conditions: Mapping[str, object]) -> None:
-    """TypeError for a keyword that is not a condition, as Python raises for one that a function does not have."""
-    # On views, so that opening a request pays one comparison in C.
-    if not conditions.keys() <= CONDITIONS.keys():
-        unknown = next(name for name in conditions if name not in CONDITIONS)
-        raise TypeError(f"request() got an unexpected keyword argument {unknown!r:.80}")
-
-
-def with_conditions(function: Function) -> Function:
-    """Let ``help()`` and ``inspect`` show each condition by name where a function takes them as ``**conditions``."""
-    own = signature(function)
-    *named, _ = own.parameters.values()
-    rows = [
-        # A label that is never unset has its usual value as a default; what is not given is None.
-        Parameter(row.name, Parameter.KEYWORD_ONLY, default=row.usual if row.label else None)
-        for row in _ROWS
-    ]
-    function.__signature__ = own.replace(parameters=[*rows, *named])  # type: ignore[attr-defined]  # read by inspect
-    return function
 
 
 def given(conditions: Mapping[str, object]) -> dict[str, object]:

@@ -18,15 +18,15 @@ from otel_lifecycle import _propagation, semconv
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import is_a
+from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, past_reading
 from otel_lifecycle._request.conditions import (
+    CONDITION_DEFAULTS,
     ConditionKeywords,
     RequestConditions,
     check_role,
     given,
-    refuse_unknown,
-    with_conditions,
 )
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
@@ -50,7 +50,7 @@ Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | N
 """What carries the trace that a request belongs to."""
 
 
-@with_conditions
+@with_keywords(CONDITION_DEFAULTS)
 def request(
     *,
     arrived_at_ns: AtNs = NOW,
@@ -70,7 +70,7 @@ def request(
     Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
     impossible condition is an ``invalid_value`` violation.
     """
-    refuse_unknown(conditions)
+    refuse_unknown("request", conditions, CONDITION_DEFAULTS)
     check_role(conditions.get("role", "whole"))
     return open_request(
         given(conditions),
@@ -106,8 +106,6 @@ def open_request(
     state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
     conditions = RequestConditions()
     wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
-    if conditions.labels.unit is not None:
-        state.checker.count_amounts()
     writer = SpanWriter(source_of(tracer_provider), context, state.offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
@@ -128,6 +126,8 @@ def open_request(
 def _arrive(
     tracked: TrackedRequest, assessor: Assessor | None, arrived_at_ns: AtNs, wrong: Iterable[InvalidValue]
 ) -> Request:
+    if tracked.labels.unit is not None:
+        tracked.state.checker.count_amounts()
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)
     # Only now: before `open` it is not known whether the processor is strict.

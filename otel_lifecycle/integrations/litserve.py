@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
@@ -43,15 +44,11 @@ class LitServeInstrumentor(EngineInstrumentor):
         from otel_lifecycle.integrations import _litserve_worker as worker
 
         told = {"backend": "litserve", "backend_version": installed_version(self.distribution)}
-
         workers: dict[str, int] = {}
 
         def follow(server: Any) -> None:
             # First what may be missing: a server whose workers send no marks is better left alone.
-            # The public way to add a callback is an argument of LitServer, which exists by now.
-            server._callback_runner._add_callbacks(worker.WorkerMarks())
-            for lit_api in server.litapi_connector:
-                workers[lit_api.api_path] = len(server._inference_workers_config_for_api(lit_api.api_path))
+            _add_marks(server, worker.WorkerMarks(), workers)
             routes = [_route_of(litserve, lit_api) for lit_api in server.litapi_connector]
             server.app.add_middleware(LifecycleMiddleware, routes=routes, tracer_provider=tracer_provider, **told)
 
@@ -62,28 +59,35 @@ class LitServeInstrumentor(EngineInstrumentor):
 
             return register_middleware
 
-        def serving(original: Callable[..., Any]) -> Callable[..., Any]:
-            signature = inspect.signature(original)
-
-            def start_server(*arguments: Any, **named: Any) -> Any:
-                observe(_say_who_competes, signature, workers, arguments, named)
-                return original(*arguments, **named)
-
-            return start_server
-
         def listening(original: Callable[..., Any]) -> Callable[..., Any]:
-            def response_queue_to_buffer(transport: Any, response_buffer: Any, *more: Any, **named: Any) -> Any:
-                return original(
-                    _Listening(transport, response_buffer, worker, workers), response_buffer, *more, **named
-                )
+            def response_queue_to_buffer(transport: Any, buffer: Any, *more: Any, **named: Any) -> Any:
+                return original(_Listening(transport, buffer, worker, workers), buffer, *more, **named)
 
             return response_queue_to_buffer
 
         # Not public, checked with 0.2.19.  Where the method or the function is missing, the server is left alone.
         hooks.wrap(litserve.server.LitServer, "_register_middleware", followed)
-        hooks.wrap(litserve.server.LitServer, "_start_server", serving)
+        hooks.wrap(litserve.server.LitServer, "_start_server", partial(_serving, workers))
         hooks.wrap(litserve.server, "response_queue_to_buffer", listening)
         hooks.wrap(litserve.utils.ResponseBufferItem, "__init__", _remembering)
+
+
+def _add_marks(server: Any, marks: Any, workers: dict[str, int]) -> None:
+    """Give the server's workers the callback that marks, and note how many workers each API has."""
+    # The public way to add a callback is an argument of LitServer, which exists by now.
+    server._callback_runner._add_callbacks(marks)
+    for lit_api in server.litapi_connector:
+        workers[lit_api.api_path] = len(server._inference_workers_config_for_api(lit_api.api_path))
+
+
+def _serving(workers: dict[str, int], original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    def start_server(*arguments: Any, **named: Any) -> Any:
+        observe(_say_who_competes, signature, workers, arguments, named)
+        return original(*arguments, **named)
+
+    return start_server
 
 
 def _say_who_competes(signature: inspect.Signature, workers: dict[str, int], arguments: Any, named: Any) -> None:
