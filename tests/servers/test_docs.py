@@ -237,13 +237,14 @@ def test_other_outputs(page_telemetry: Telemetry) -> None:
 def test_parts(page_telemetry: Telemetry) -> None:
     """Three passes of a reranker, and two answers."""
     names = run_page("parts.md", sync_engine, threading.Semaphore(1))
-    names.update(score=lambda query, batch: [1.0] * len(batch))
+    names.update(score=lambda pairs: [1.0] * len(pairs))
     assert len(names["rerank"]("q", ["d"] * 80)) == 80
     assert names["answers"]("a b", 2) == ["t0 t1 t2 "] * 2
     found = [span["attributes"] for span in page_telemetry.spans() if "inference.outcome" in span["attributes"]]
     assert {one["inference.outcome"] for one in found} == {"completed"}
     assert sum(one["inference.violations"] for one in found) == 0
     roles = [one.get("inference.request.role", "whole") for one in found]
+    assert "inference.prefill" in found[0]
     assert roles == ["part"] * 3 + ["whole"] + ["part"] * 2 + ["whole"]
     assert found[-1]["inference.streamed_tokens"] == 6
 

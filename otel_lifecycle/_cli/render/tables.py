@@ -289,7 +289,7 @@ def _top(counts: Mapping[str, int]) -> str:
 
 
 def roles(report: Document) -> Table:
-    """The halves of disaggregated requests: stage times only."""
+    """The halves of disaggregated requests, and parts of requests: stage times only."""
     columns = ("queue_wait", "preprocessing", "prefill", "decode_time")
     rows = [
         (text(role["name"]), number(role["total"]), *(_p50_p95(role[column]) for column in columns))
@@ -299,7 +299,7 @@ def roles(report: Document) -> Table:
         title="Parts of requests",
         columns=("role", "spans", *(f"{name.replace('_', ' ')} p50 / p95" for name in columns)),
         rows=tuple(rows),
-        note=f"halves of disaggregated requests; they count in nothing above; {IN_BRACKETS}",
+        note=f"halves and parts of requests; they count in nothing above; {IN_BRACKETS}",
     )
 
 
