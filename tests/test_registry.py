@@ -6,12 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from docs.generate import groups, known_attributes
 from otel_lifecycle import semconv
-from tests.support.registry import wrong_attributes
+from tests.support.registry import wrong_attributes, wrong_points, wrong_received
+from tests.support.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from tests.support.plain import Point
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_ATTRIBUTES = {semconv.SHARE_PREFIX, semconv.STARTUP_PARAMETER_PREFIX, semconv.VIOLATION_SPAN_EVENT}
@@ -75,6 +80,29 @@ def test_every_attribute_is_explained() -> None:
 def test_a_wrong_name_or_type_is_found(attributes: dict[str, object], faults: int) -> None:
     """The check that every test's spans go through finds what it is for."""
     assert len(wrong_attributes(attributes)) == faults
+
+
+def test_a_wrong_metric_is_found(telemetry: Telemetry) -> None:
+    """A name, a unit, an attribute or a value that the registry does not have; points of others are theirs."""
+    with telemetry.request() as request:
+        request.admit()
+        request.cancel()
+    (point,) = (each for each in telemetry.points("inference.requests"))
+    assert wrong_points([point]) == []
+    for change in (
+        {"metric": "inference.unheard_of"},
+        {"unit": "s"},
+        {"attributes": {"inference.legal": True}},
+        {"attributes": {"inference.outcome": "done"}},
+    ):
+        changed = cast("Point", {**point, **change})
+        assert len(wrong_points([changed])) == 1, change
+        changed["scope"] = {**point["scope"], "name": "theirs"}
+        assert wrong_points([changed]) == []
+    (span,) = telemetry.spans("chat")
+    assert wrong_received([span]) == []
+    span["attributes"]["inference.unheard_of"] = 1
+    assert len(wrong_received([span])) == 1
 
 
 FRESH = """

@@ -40,6 +40,7 @@ from typing_extensions import Self
 
 from tests.support import otlp_plain
 from tests.support.plain import Point, Span, in_order
+from tests.support.registry import wrong_points, wrong_received
 
 Signal = Literal["traces", "metrics"]
 Mode = Literal["accept", "refuse", "reject", "hang"]
@@ -105,12 +106,17 @@ class OtlpReceiver(ABC):
             if isinstance(message, ExportTraceServiceRequest)
             for span in otlp_plain.spans(message)
         ]
+        assert wrong_received(decoded) == []
         return [span for span in decoded if name is None or span["name"] == name]
 
     def exports(self) -> list[list[Point]]:
         """The points of each metric export, oldest first."""
         messages = [batch.message for batch in self.batches]
-        return [otlp_plain.points(message) for message in messages if isinstance(message, ExportMetricsServiceRequest)]
+        exports = [
+            otlp_plain.points(message) for message in messages if isinstance(message, ExportMetricsServiceRequest)
+        ]
+        assert [fault for points in exports for fault in wrong_points(points)] == []
+        return exports
 
     def points(self, metric: str | None = None) -> list[Point]:
         """The newest value of every series (resource, scope, metric, attributes), sorted; of one metric if given."""

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from docs.generate import known_attributes
+from docs.generate import groups, known_attributes
+from otel_lifecycle import semconv
+from tests.support.plain import Point, Span
 
 _FREE: Final = ("inference.startup.parameter.",)
 """Prefixes of attributes whose last part the user chooses."""
@@ -17,6 +19,45 @@ _PLAIN: Final[Mapping[str, type]] = {"string": str, "int": int, "double": float,
 @cache
 def _known() -> Mapping[str, Mapping[str, Any]]:
     return known_attributes()
+
+
+@cache
+def _metrics() -> Mapping[str, Mapping[str, Any]]:
+    return {group["metric_name"]: group for group in groups("metrics.yaml")}
+
+
+_ON_EVERY_METRIC: Final = {semconv.TRAFFIC, semconv.TENANT}
+"""Attributes of ours that any metric may have."""
+
+
+def wrong_points(points: Iterable[Point]) -> list[str]:
+    """Return what is wrong with our metric points: a name, unit, attribute or value that the registry lacks."""
+    faults: list[str] = []
+    for point in points:
+        name = point["metric"]
+        if point["scope"]["name"] != semconv.SCOPE or not name.startswith("inference."):
+            continue
+        about = _metrics().get(name)
+        if about is None:
+            faults.append(f"{name} is not in the registry")
+            continue
+        if point["unit"] != about["unit"]:
+            faults.append(f"the unit of {name} is {point['unit']!r}; the registry says {about['unit']!r}")
+        allowed = {attribute["ref"] for attribute in about.get("attributes", ())} | _ON_EVERY_METRIC
+        ours = {key for key in point["attributes"] if key.startswith("inference.")}
+        faults += [f"{name} has {key}, which the registry does not give it" for key in sorted(ours - allowed)]
+        faults += wrong_attributes(point["attributes"])
+    return faults
+
+
+def wrong_received(spans: Iterable[Span]) -> list[str]:
+    """Return what is wrong with the attributes of our spans as a receiver decoded them."""
+    faults: list[str] = []
+    for span in spans:
+        if span["scope"]["name"] == semconv.SCOPE:
+            for holder in (span["attributes"], *(each["attributes"] for each in (*span["events"], *span["links"]))):
+                faults += wrong_attributes(holder)
+    return faults
 
 
 def wrong_attributes(attributes: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.util._once import Once
 
 from tests.support.plain import Point, Span, plain_points, plain_span
-from tests.support.registry import wrong_spans
+from tests.support.registry import wrong_points, wrong_spans
 
 if TYPE_CHECKING:
     import pytest
@@ -82,6 +82,7 @@ class Telemetry:
         The SDK hands an exemplar out once: a second collection has the counts, and the newer exemplars only.
         """
         points = plain_points(self.reader.get_metrics_data())
+        assert wrong_points(points) == []
         return [point for point in points if metric is None or point["metric"] == metric]
 
     def point(self, metric: str, **match: Any) -> Point:

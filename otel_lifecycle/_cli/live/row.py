@@ -12,7 +12,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 
-TENANT: Final = ("inference.tenant", "inference.request.tenant", "tenant.id", "enduser.id")
+TENANT: Final = (semconv.TENANT, "tenant.id", "enduser.id")
 """Attributes in which servers write the tenant of a request; the first one present counts."""
 QUEUE_CAUSES: Final = {
     "preprocessing": semconv.QUEUE_BESIDE_PREPROCESSING,
