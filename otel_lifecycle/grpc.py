@@ -59,7 +59,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     streaming method is a chunk of unknown size and one of a unary method a whole answer of unknown size, unless the
     handler marks its own.  ``shape``, ``tracer_provider`` and ``conditions``: as for :func:`otel_lifecycle.request`.
 
-    Raises ConfigurationError for anything here that makes no sense.
+    Raises ConfigurationError for an argument that makes no sense.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
         self._conditions = check_conditions(conditions)
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Return the handler of a call, wrapped if its method is followed; a coroutine of it on an aio server."""
+        """Return the handler of a call, wrapped if its method is followed; on an aio server, a coroutine for it."""
         found = continuation(handler_call_details)
         follows = self._follows(handler_call_details.method)
         # grpc.aio hands over a continuation that has to be awaited; this method itself must be sync for grpc.server.
@@ -99,9 +99,9 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     def open(self, context: Any) -> _Call:
         """Open the request of one call."""
         metadata = context.invocation_metadata() or ()
-        # Optional: the contexts of test doubles and of other interceptors may lack it.
+        # Optional, because contexts of test doubles and of other interceptors may not have it.
         remaining = getattr(context, "time_remaining", lambda: None)()
-        # A call that arrives at its deadline is at its end; a deadline of 0 would be an impossible value.
+        # A call may arrive at its deadline, and a deadline of 0 is not a valid value.
         deadline = None if remaining is None else max(remaining, 1e-3)
         parent = caller_context(metadata)
         driver = begin(
@@ -127,21 +127,21 @@ class _Call:
         self._context = context
         self._tokens = tokens
         self.over = False
-        # gRPC calls this back at every end of a call, also when the client cancels while the handler is still at work.
+        # gRPC calls this back at every end of a call, also when the client cancels while the handler still runs.
         self._on_loop = not hasattr(context, "add_callback")
         if not self._on_loop:
             context.add_callback(self._terminated)
 
     def _terminated(self, *_: Any) -> None:
-        # At the deadline the server ends the call, whether the client is there or not.
-        # Runs on a thread of gRPC's, while the handler may still be at work: it only takes a note.
+        # At the deadline the server ends the call, with or without a client.
+        # Runs on a thread of gRPC's, while the handler may still run, so it only takes a note.
         at_deadline = past(self._driver.since_arrival_ns(), self._deadline)
         if not self.over and not self._driver.ended and not at_deadline:
             guarded("a call", self._driver.mark, "client_disconnected")
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call with the request current."""
-        # For each step by itself: between two responses the thread belongs to gRPC and its other calls.
+        # Around each step, because between two responses gRPC uses the thread for other calls.
         token = attach(self._parent)
         try:
             with self._driver.active():
@@ -168,7 +168,7 @@ class _Call:
             self._driver.item(self._counted(response))
 
     def answered(self, response: Any) -> None:
-        """Take the one response of a unary method for the whole answer, unless the handler set a status of failure."""
+        """Treat the response of a unary method as the whole answer, unless the handler set a status of failure."""
         if self._driver.awaits_output and self._status() in (None, COMPLETE):
             self._driver.answer(self._counted(response))
         self.leave(None)
@@ -186,7 +186,7 @@ class _Call:
             # No callback comes on an event loop before the handler is cancelled, and it is cancelled for nothing else
             # but a client that left or a server that stops; gRPC does not tell which.
             self._terminated()
-        # From here on the callback is the normal end of the call and says nothing about the client.
+        # From here on the callback marks the normal end of the call and says nothing about the client.
         self.over = True
         terminal = self._status()
         if error is not None and (terminal is None or not _is_abort(error)):
@@ -286,7 +286,7 @@ def _yielding(function: Callable[..., Any], interceptor: LifecycleInterceptor) -
                 if response is end:
                     break
                 guarded("a call", call.took, response, marks)
-                # gRPC resumes the generator when it has taken this response; only then is it delivered.
+                # gRPC resumes the generator after it has sent this response, so only then is it delivered.
                 yield response
                 guarded("a call", call.delivered)
         except BaseException as error:
@@ -352,7 +352,7 @@ class _WatchedContext:
     async def write(self, message: Any) -> None:
         """Send one response."""
         guarded("a call", self._call.took, message, self._marks)
-        # From here on, marks since the last response are the handler's own.
+        # From here on, new marks are the handler's own.
         self._marks = self._call.marks()
         await self._context.write(message)
         guarded("a call", self._call.delivered)

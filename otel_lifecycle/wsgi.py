@@ -1,4 +1,4 @@
-"""WSGI: each request of chosen routes, from where it enters the process to the end of its response (PEP 3333).
+"""WSGI: each request of the chosen routes, from its arrival in the process to the end of its response (PEP 3333).
 
     app.wsgi_app = LifecycleMiddleware(app.wsgi_app, routes=["/v1/chat/completions"])       # Flask
     application = LifecycleMiddleware(get_wsgi_application(), routes=["/v1/*"])              # Django
@@ -42,7 +42,7 @@ class WsgiMiddleware:
     :class:`otel_lifecycle.asgi.LifecycleMiddleware`.  With ``server_timing`` the header tells the stages that are over
     when the app starts its response: WSGI cannot hold it back.
 
-    Raises ConfigurationError for anything here that makes no sense.
+    Raises ConfigurationError for an argument that makes no sense.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class WsgiMiddleware:
             body = driver.run(self.app, environ, response.start)
         finally:
             detach_own(token)
-        # A server sends such a body by itself, from the file to the socket, and recognises it by its class.
+        # The server copies such a body from the file to the socket itself, and recognises it by its class.
         if type(body) is environ.get("wsgi.file_wrapper"):
             response.exhausted()
             return body  # type: ignore[no-any-return]  # the app's own body
@@ -118,7 +118,7 @@ class _WsgiResponse:
     def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], Any]:
         """Stand in for the server's ``start_response``."""
         guarded("a response", self._begin, status, headers)
-        # The server is not ours: an argument it was not given may be one it does not take.
+        # Pass on only what was given: another server's start_response may not take more arguments.
         write = self._start(status, headers) if exc_info is None else self._start(status, headers, exc_info)
 
         # The write() of PEP 3333 for old apps: its parts are parts of the body, too.
@@ -137,19 +137,19 @@ class _WsgiResponse:
         length = dict(named).get("content-length", "")
         self._length = int(length) if length.isdigit() else None
         if self._counter is not None:
-            # As ASGI has them: one reader serves both.
+            # In the form of ASGI, so that one reader serves both.
             wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
             self._counter.begin(self._status or 0, wire)
         value = server_timing(self.driver) if self._timed else None
         if value is not None:
-            # In place: this list is passed on to the server next.
+            # In place, because this list goes to the server next.
             headers.append((NAME, value))
 
     def took(self, data: bytes) -> None:
-        """A part of the body goes to the server; once it asks for the next one, this one is out."""
+        """A part of the body goes to the server; when it asks for the next one, this one has been sent."""
         self._bytes += len(data)
         if self._counter is not None:
-            # A server may stop asking at the announced length; then no end of the iteration comes.
+            # A server may stop asking at the announced length, and then the iteration does not end.
             self._counter.feed(bytes(data), last=self._bytes == self._length)
 
     def delivered(self) -> None:
@@ -208,7 +208,7 @@ class _WsgiBody:
 
     def _next(self) -> bytes | None:
         """Return the next part; None at the end, because an exception that leaves the driver ends the request by it."""
-        # Not in the constructor: a generator's first step and an iterable's __iter__ may do the work of the request.
+        # Not in the constructor: the first step of a generator, or __iter__, may do the work of the request.
         if self._parts is None:
             self._parts = iter(self._body)
         part: bytes | None = next(self._parts, None)
@@ -217,7 +217,7 @@ class _WsgiBody:
     def close(self) -> None:
         """Close the app's body, and end the request if the body was not at its end."""
         response = self._response
-        # close() is the only sign that the last part was taken where a server asks for no more.
+        # If the server does not ask again, close() is the only sign that it took the last part.
         guarded("a response", response.delivered)
         guarded("a response", response.closed)
         close = getattr(self._body, "close", None)

@@ -1,4 +1,4 @@
-"""One request's way through its lifecycle: the state machine, and what is remembered of its events.
+"""One request's way through its lifecycle: the state machine, and what it keeps of the events.
 
 How it works.  The live API, foreign spans and ``replay_request_events`` all move through :meth:`Timeline.apply`.
 It is strict: an event that is illegal, or impossible in time or value, raises and changes nothing.  It reads no clock.
@@ -102,7 +102,7 @@ class Timeline:
         self.uncounted = self.assumed = self.output_seen = False
         self.whole_output: int | None = 0
         self.output_at: Time | None = None
-        # Not a Counter: that is made by Python code, which costs as much as all the other fields together.
+        # Not a Counter: making one runs Python code, which costs as much as all the other fields together.
         self.preemptions: defaultdict[str, int] = defaultdict(int)
         self.preempted: dict[str, Time | None] = {}
         self.preempted_across: set[str] = set()
@@ -110,7 +110,7 @@ class Timeline:
         self.misplaced = 0
         self.applied_at: Time | None = None
         self._open: Interruption | None = None
-        # Both by clock: [ours, the other one's].
+        # Both lists by clock: [ours, the other process's].
         self._latest: list[Time | None] = [None, None]
         self._highest: list[Time | None] = [None, None]
         self._apart = False
@@ -132,7 +132,7 @@ class Timeline:
     def latest(self, remote: bool = False) -> Time | None:
         """Return the latest time that one of the two clocks has given."""
         latest = self._latest[remote]
-        # What a live handle has appended by itself since the last event.
+        # What a live handle has appended since the last event.
         log = None if remote else self.tokens.get(0)
         if log and type(log[-1]) is not tuple and (latest is None or log[-1] > latest):
             return log[-1]
@@ -157,7 +157,7 @@ class Timeline:
         time the same clock has given) or InvalidValue (count or choice), and then has changed nothing.
         """
         state = self.state
-        # Every check comes before the first change. Legality is first: an illegal event is that, whatever its time.
+        # Every check comes before the first change, legality first: an illegal event is illegal whatever its time is.
         following = next_state(self.shape, state, event, self.interrupted, timestamp)
         timestamp = check_timestamp(timestamp, event, state)
         count = check_count(count, event, state, timestamp)
@@ -165,7 +165,7 @@ class Timeline:
         # Nothing was produced: prefill ends with the first real token.
         if count == 0 and event in {"token", "first_token"}:
             return
-        # Only where somebody gives times: a purely live request never pays for a look at each token.
+        # Only if times are given: a purely live request never pays for a look at each token.
         if not remote and (given or self._given is not None):
             self._read_appended()
         self._check_order(event, timestamp, remote)
@@ -237,7 +237,7 @@ class Timeline:
         """
         log = self.tokens.get(0, [])
         start = self._checked
-        # The handle may append meanwhile: what is beyond this slice is read the next time.
+        # The handle may append at the same time: what is beyond this slice is read the next time.
         new = log[start:]
         self._checked = start + len(new)
         latest = self._latest[False]
@@ -283,7 +283,7 @@ class Timeline:
                 self._resume(timestamp, remote)
 
     def _see(self, timestamp: Time | None, remote: bool) -> None:
-        """Compare a boundary with the other clock: whatever that clock gave before must not be later."""
+        """Compare a boundary with the other clock, whose earlier times must not be later."""
         if timestamp is None:
             return
         other, own = self._highest[not remote], self._highest[remote]
@@ -313,7 +313,7 @@ class Timeline:
             return
         interruption.end = timestamp
         self._see(timestamp, remote)
-        # Two clocks bound it: its length counts unless they are proven apart.
+        # Two clocks bound it: its length counts unless they are known to differ.
         if interruption.remote != remote:
             interruption.across = True
             self.preempted_across.add(interruption.state)
@@ -326,7 +326,7 @@ class Timeline:
 
     def _tokens_apart(self) -> bool:
         """Whether tokens of one clock lie before the first token, or after the end, of the other."""
-        # One clock only, as in nearly every request: the tokens need no look.
+        # The usual case, one clock only: the tokens need no check.
         if not self.remote and not self.remote_tokens and not self.folded_remote:
             return False
         first, last = self.times.get("first_token"), self.times.get("terminal")
@@ -349,7 +349,7 @@ class Timeline:
         before = folded.get(choice)
         folded[choice], gaps = fold(log, before, most)
         if hot:
-            # The handle appends meanwhile, so the length of the log does not say how many entries went.
+            # The handle appends at the same time, so the length of the log does not say how many entries were removed.
             gone = folded[choice].entries - (before.entries if before else 0)
             self._checked = max(0, self._checked - gone)
             self._given_from = max(0, self._given_from - gone)
@@ -377,8 +377,8 @@ class Timeline:
         return entries
 
     def choices(self, apart: bool = False) -> Iterator[tuple[int, ChoiceTokens]]:
-        """Yield every choice that put out tokens, with what it put out; ``apart``: as :meth:`clocks_apart` says."""
-        # In the order of their indices, so that a report does not depend on which choice spoke first.
+        """Yield every choice that has output, with that output; ``apart``: as :meth:`clocks_apart` says."""
+        # Sorted by index, so that a report does not depend on which choice had output first.
         for choice in sorted(self.tokens.keys() | self.remote_tokens.keys()):
             here = whole_log(self.tokens.get(choice), self.folded.get(choice))
             there = whole_log(self.remote_tokens.get(choice), self.folded_remote.get(choice))

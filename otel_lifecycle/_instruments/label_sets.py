@@ -1,4 +1,4 @@
-"""The attribute sets of all metrics: built once for each combination of values, bounded, then looked up.
+"""The attribute sets of all metrics: each combination of values is built once, then looked up; their number is bounded.
 
 The same combination is always the same object, so that what the SDK files it under can be looked up by identity.
 """
@@ -26,7 +26,7 @@ MAX_COMBINATIONS: Final = 1000
 MAX_WITH_TENANT: Final = 700
 
 MOST_REMEMBERED: Final = 4096
-"""Label sets that are found by the names a server gave.  One that makes up names loses the short cut, nothing else."""
+"""Label sets found by the names that a server gave.  A server that makes up new names only loses this short cut."""
 
 Combination: TypeAlias = tuple[Any, ...]
 """Operation, provider, model, traffic and tenant; then a metric's own values in the table's order.  None is absent."""
@@ -64,7 +64,7 @@ class LabelSet:
         key = (metric.name, *own)
         column = self._known.get(key)
         if column is None:
-            # Where there is no room left to remember it, it is looked up each time: slower, and the same column.
+            # Without room to remember it, it is looked up each time: slower, but the same column.
             column = self._columns.column(metric, self.combination, own)
             if len(self._known) < MAX_COMBINATIONS:
                 self._known[key] = column
@@ -91,7 +91,7 @@ class AttributeSets:
             attributes = known.get(labels + own)
         if attributes is None:
             if len(known) >= MAX_COMBINATIONS:
-                # There are few beyond the limit: all of their values come from tables.
+                # Few combinations lie beyond the limit, because all their values come from tables.
                 labels, own = _overflow(labels), _overflow_own(metric, own)
             attributes = known.setdefault(labels + own, _attributes_of(metric, labels, own))
         return attributes
@@ -111,7 +111,7 @@ class MetricColumns:
     def column(self, metric: Metric, labels: Combination, own: Combination) -> Column:
         """Return the column of a combination."""
         attributes = self._attributes.of(metric, labels, own)
-        # Attribute sets live as long as this object, so their identity stays theirs.
+        # Attribute sets live as long as this object, so an id() is never reused.
         key = (metric.name, id(attributes))
         column = self._known.get(key)
         if column is None:
@@ -149,13 +149,13 @@ class LabelSets:
         known = self._known.get(labels)
         if known is None:
             if len(self._known) >= MOST_REMEMBERED:
-                # All at once: keeping an order of use would cost every request, and refilling is rare.
+                # Cleared at once: an order of use would cost every request something, and refilling is rare.
                 self._known.clear()
             known = self._known[labels] = self._of_combination(self.bounded(labels))
         return known
 
     def of_model(self, model: str | None) -> LabelSet:
-        """Return the label set of what belongs to no request, and so has neither operation nor provider."""
+        """Return the label set of samples outside requests, which have neither operation nor provider."""
         return self._of_combination(
             (None, None, None if model is None else self._names["model"].admit(model), None, None)
         )

@@ -111,7 +111,7 @@ class TokenSource:
             self._tracked.end_stream()
 
     def left(self, error: BaseException | None) -> None:
-        """Note what came out of the engine, and tell the owner what ended the iteration."""
+        """Note the engine's exception, and tell the owner what ended the iteration."""
         if error is not None:
             self._tracked.passed(error)
         if self._leave is not None:
@@ -119,7 +119,7 @@ class TokenSource:
 
 
 class UnmarkedSource:
-    """An iterable of no request: there is nothing to mark."""
+    """An iterable without a request: there is nothing to mark."""
 
     __slots__ = ("context", "iterable", "path")
 
@@ -158,7 +158,7 @@ def count_of(tracked: TrackedRequest, tokens: Counter, item: Any) -> Any:
 
 
 def eager_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
-    """Return a stream that has begun: nothing closes a generator that has not, so closing or dropping it counts."""
+    """Return a stream that has started: closing a generator that has not started runs none of its code."""
 
     def items() -> Generator[Any, Any, Any]:
         source = start()
@@ -171,7 +171,7 @@ def eager_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
         return (yield from sync_stream(lambda: source))
 
     begun = items()
-    # Up to the bare `yield`, so that closing or dropping it runs the handler.
+    # Run to the bare `yield`, so that closing or dropping it runs the handler.
     next(begun)
     return begun
 
@@ -199,13 +199,13 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
                 result = stop.value
                 break
             finally:
-                # While it is still current: this is what the step itself left attached.
+                # Read while it is still current: this is what the step itself left attached.
                 inner = here()
                 leave(token)
             try:
                 sent = yield item
                 step = iterator.__next__ if sent is None else _into(iterator, "send", sent)
-            # The consumer has had enough: the handler below closes the iterable.
+            # The consumer stopped: the handler below closes the iterable.
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
@@ -251,7 +251,7 @@ async def async_stream(start: Callable[[], StreamSource]) -> AsyncGenerator[Any,
             except BaseException as error:  # noqa: BLE001  # it is thrown on, into the iterable
                 step = _into(iterator, "athrow", error)
     except BaseException as error:
-        # The request ends before anything is awaited: the task that tears the stream down may never come back.
+        # The request ends before anything is awaited: the task that closes the stream may never resume.
         source.left(error)
         await _close_async(iterator, inner)
         raise

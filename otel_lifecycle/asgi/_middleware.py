@@ -55,7 +55,7 @@ class LifecycleMiddleware:
     waits for its first byte.  ``tenant_header``: the header that says whose request it is.  The rest: conditions of
     every route that does not give its own, named as for :func:`otel_lifecycle.request`.
 
-    Raises ConfigurationError for anything here that makes no sense.
+    Raises ConfigurationError for an argument that makes no sense.
     """
 
     def __init__(

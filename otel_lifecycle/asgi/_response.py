@@ -61,18 +61,18 @@ class HttpResponse:
         self.quiet = False
 
     def client_left(self, told: bool) -> None:
-        """Note that the client left, unless the response is out: every server sends this message then.
+        """Note that the client left, unless the response is out: after it, every server sends this message.
 
         ``told``: whether the app was, too.
         """
         if self._done_ns is not None:
             return
         if told:
-            # From now on every message matters, those in the middle of a stream too.
+            # From now on every message matters, also in the middle of a stream.
             self.quiet = False
             if self._progress_when_told is None:
                 self._progress_when_told = self._progress
-                # In the middle of a stream, a part that a thread is making at this moment still comes.
+                # In the middle of a stream, a thread may still be making one more part.
                 self._parts_to_come = 1 if self._status is not None else 0
         if not self._driver.client_left:
             self._driver.mark("client_disconnected")
@@ -86,20 +86,20 @@ class HttpResponse:
                 self._counter.begin(self._status or 0, _headers(message))
         elif self._counter is not None and kind == "http.response.body":
             self._counter.feed(bytes(message.get("body") or b""), last=last)
-        # The last message proves nothing: an app that stops early closes its response, too.
+        # The last message proves nothing: an app that stops early also closes its response.
         if self._progress_when_told is not None and not last and carries_bytes(message):
             self._parts_since_told += 1
         if last:
             # Before the server takes it: waiting for a slow client is not part of the answer.
             self._end = self._of_response()
             if self._end == COMPLETE and self._driver.owned:
-                # Without a mark until now, the answer appeared as a whole.
+                # Nothing was marked so far, so the answer appeared as a whole.
                 self._driver.answer()
 
     def sent(self, message: Message) -> None:
         """Take note of a message that the server has taken."""
         if self._done_ns is None and carries_bytes(message):
-            # From the first byte on, only the last message and a departure matter, unless tokens are counted.
+            # After the first byte, only the last message and a departure matter, unless tokens are counted.
             self.quiet = self._counter is None and self._progress_when_told is None
             if not self._driver.client_left:
                 self._driver.mark("delivered")
@@ -113,7 +113,7 @@ class HttpResponse:
         self._send_error = error
         self.client_left(told=False)
         if is_last(message):
-            # The whole answer was made; the note says that the client did not take it.
+            # The server produced the whole answer; the note says that the client did not receive it.
             self._finished()
 
     def _finished(self) -> None:
@@ -148,7 +148,7 @@ class HttpResponse:
             self._driver.end(LEFT if self._driver.client_left else failure(None))
 
     def _leave_by(self, error: BaseException) -> None:
-        # A group is a departure only if all of it is: one real error in it is how the request ended.
+        # A group is a departure only if all its members are: one real error in it decides the end.
         if self._driver.client_left and all(map(self._is_departure, leaves(error) or (error,))):
             self._driver.end(LEFT)
         else:
@@ -193,7 +193,7 @@ class HttpResponse:
 
 
 def carries_bytes(message: Message) -> bool:
-    """Whether the message puts the first bytes of a body on their way."""
+    """Whether the message sends the first bytes of a body."""
     if message["type"] == "http.response.body":
         return bool(message.get("body"))
     return message["type"] in {"http.response.pathsend", "http.response.zerocopysend"}

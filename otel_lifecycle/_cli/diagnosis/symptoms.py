@@ -58,7 +58,7 @@ BRIEF: Final = 0.01
 
 
 def queueing(case: Case) -> Finding | None:
-    """Waiting takes a large part, the tail is long while many are in flight, or requests never get past the queue."""
+    """Waiting takes a large part, the tail is long with many in flight, or requests end in the queue."""
     seen, sure = _waiting(case)
     away = case.ends(turned_away)
     lost = away.total()
@@ -105,7 +105,7 @@ def _waiting(case: Case) -> tuple[list[tuple[str, str]], list[Confidence]]:
 
 
 def _ends(found: Counter[tuple[str, str, str]], case: Case, what: str) -> str:
-    """Say how many requests ended so, and the most frequent ways."""
+    """Say how many requests ended this way, and the most frequent reasons."""
     ways: Counter[str] = Counter()
     for (outcome, _, reason), count in found.items():
         ways[outcome if reason == "-" else f"{outcome}, {reason}"] += count
@@ -114,7 +114,7 @@ def _ends(found: Counter[tuple[str, str, str]], case: Case, what: str) -> str:
 
 
 def endings(case: Case) -> Finding | None:
-    """Requests that the server broke off past the queue; the stage with most of them is the place."""
+    """Requests that the server ended after the queue; the stage with most of them is named."""
     found = case.ends(broken_off)
     broken = found.total()
     if case.terminated < FEW or broken < ENDS_RARELY * case.terminated:
@@ -179,7 +179,7 @@ def _slope(case: Case) -> tuple[str, Line, int, float] | None:
     """Return metric, fit, number and reach (p5 to p95 of the lengths, in seconds) of a slope that counts, or None."""
     for metric in ("prefill", "ttft"):
         length, seconds = paired(case.column("input_tokens"), case.column(metric))
-        # A line through fewer than five lengths is a comparison of groups.
+        # Fewer than five lengths are groups, not a line.
         if len(length) < FEW or len(np.unique(length)) < 5:
             continue
         fit = fitted_line(length, seconds)
@@ -262,7 +262,7 @@ def capacity(case: Case) -> Finding | None:
         *(["the batch does not grow"] if stuck else []),
         *(["requests wait"] if waits else []),
     ]
-    # A full cache is the aim of an engine; only with an effect is it a symptom.
+    # An engine aims at a full cache, so a full cache is a symptom only together with an effect.
     if not failed and not (full and effects) and not (level and stuck):
         return None
     symptoms = ["the key-value cache is full"] if full else ["memory in use stays level"] if level else []
@@ -337,7 +337,7 @@ def stalls(case: Case) -> Finding | None:
             f" the longest is {float(longest[stalled].max()):.3g} s"
         )
         often = gaps / len(longest)
-        # A few gaps can come from one pause of the host, whatever share of a small run they are.
+        # One pause of the host can cause a few gaps, and in a small run they are a large share.
         sure = grade(often) if gaps >= 5 else "weak"
     if evicted:
         symptoms.append("running requests are preempted")

@@ -18,9 +18,9 @@ from otel_lifecycle._cli.live.row import LiveRow
 
 KEEP: Final = 10_000
 """Requests that are kept, unless the user chooses another number."""
-# The second limit is for requests with long token offsets, a few of which weigh more than a thousand others.
+# The second limit is for requests with long token offsets: a few of them take more memory than a thousand others.
 MAX_BYTES: Final = 256 * 2**20
-# One trace of an endless job must not push out all the others.
+# The trace of an endless job must not displace all others.
 MAX_SPANS: Final = 2_000
 """Spans of one trace that are kept."""
 TRACES_PER_REQUEST: Final = 3
@@ -28,7 +28,7 @@ TRACES_PER_REQUEST: Final = 3
 # A server that crashed never ends its requests; they must neither stay listed nor stay in memory.
 MAX_OPEN: Final = 1_000
 OPEN_S: Final = 900.0
-"""After so long without its end, a request that showed a stage is no longer listed as running."""
+"""After this time without an end, a request that showed a stage is not listed as running any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Kept:
     """The requests and spans that are kept, and the count of those removed.
 
     ``rows``: by number, oldest first.  ``left``: requests that made room for others.  ``spans_left_out``: spans of
-    traces that have too many.  ``gone``: the numbers of the rows that left last.
+    traces that have too many.  ``gone``: the numbers of the rows that were removed last.
     """
 
     def __init__(self, keep: int = KEEP, max_bytes: int = MAX_BYTES) -> None:
@@ -122,12 +122,12 @@ class Kept:
             self.running.popitem(last=False)
 
     def make_room(self, now: float) -> None:
-        """Let the oldest leave until the limits hold again; ``now`` in epoch seconds."""
+        """Remove the oldest until the limits hold again; ``now`` in epoch seconds."""
         traces = self._traces
         while traces and (
             len(self.rows) > self._keep or self._size > self._max_bytes or len(traces) > TRACES_PER_REQUEST * self._keep
         ):
-            # Whole traces leave, in the order of their first span: a waterfall with half of its spans would mislead.
+            # Whole traces are removed, in the order of their first span: half a waterfall would mislead.
             _, oldest = traces.popitem(last=False)
             self._size -= oldest.size
             for number in oldest.numbers:
@@ -143,7 +143,7 @@ class Kept:
         return trace is not None and any(self.rows[number].span_id == span_id for number in trace.numbers)
 
     def trace(self, trace_id: str) -> TracesData | None:
-        """Return everything kept of a trace; None where it has left or never came."""
+        """Return everything kept of a trace; None if it was removed or never received."""
         try:
             trace = self._traces.get(bytes.fromhex(trace_id))
         # The id comes from the address line of a browser.
