@@ -20,7 +20,7 @@ from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
-from otel_lifecycle._cli.trace.neighbours import Neighbour
+from otel_lifecycle._cli.trace.neighbours import NeighbourTrack
 
 WIDTH: Final = 64
 """Characters of the waterfall on a terminal, at most."""
@@ -148,7 +148,7 @@ def _token_line(found: Anatomy, first: float, total: float, width: int) -> Text:
     return line
 
 
-def _neighbour_line(other: Neighbour, first: float, total: float, width: int) -> Text:
+def _neighbour_line(other: NeighbourTrack, first: float, total: float, width: int) -> Text:
     """Return the stages of a neighbour on the scale of the bars, and how long the request blames it for."""
     cells, scale = [""] * width, width / ((total - first) or 1.0)
     for one in other.stages:

@@ -11,7 +11,7 @@ from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.trace.find import Found
-from otel_lifecycle._cli.trace.neighbours import ExplainedStall, Neighbour, explained, neighbours_of
+from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack, explained, neighbours_of
 
 # Wider than within one process: caller and server are different hosts, and NTP keeps them within milliseconds.
 SKEW_NS: Final = 50_000_000
@@ -53,7 +53,7 @@ class Anatomy:
     bars: tuple[Bar, ...]
     tokens: tuple[float, ...]
     stalls: tuple[ExplainedStall, ...]
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[NeighbourTrack, ...]
     skewed: int
 
     @property
@@ -80,7 +80,7 @@ def anatomy(found: Found, source: Iterable[object] = (), shape: str = "default")
     )
 
 
-def _all_there(request: SeenRequest, others: tuple[Neighbour, ...]) -> bool:
+def _all_there(request: SeenRequest, others: tuple[NeighbourTrack, ...]) -> bool:
     """Whether the source holds whoever stalled the request: all it blames, or the span says that nobody did."""
     blamed = {
         (link.trace_id, link.span_id) for link in request.links if link.attributes.get(semconv.LINK_REASON) == "stall"

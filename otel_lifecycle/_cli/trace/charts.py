@@ -13,7 +13,7 @@ from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
-from otel_lifecycle._cli.trace.neighbours import ExplainedStall, Neighbour
+from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack
 
 # Each explained mark is an element of its own with a text; thousands make the page slow.
 POINTS: Final = 600
@@ -111,7 +111,7 @@ def neighbours(found: Anatomy) -> Markup:
     return legend(entries) + durations(rows, f"stages of {plural(len(rows) - 1, 'neighbour')}", bands, title)
 
 
-def _neighbour_row(other: Neighbour) -> BarRow:
+def _neighbour_row(other: NeighbourTrack) -> BarRow:
     name = shorten(text(other.name), 34)
     pieces = [
         Piece(start=one.start, end=one.end, shade=one.stage, tip=f"{name}\n{one.stage} {seconds(one.end - one.start)}")
@@ -120,7 +120,7 @@ def _neighbour_row(other: Neighbour) -> BarRow:
     return BarRow(name=name, figure=blame(other), pieces=pieces)
 
 
-def blame(other: Neighbour) -> str:
+def blame(other: NeighbourTrack) -> str:
     """Say for how long a neighbour held the request, by the links of its span; empty without a link."""
     held = [("waited", other.queue), ("stalled", other.stall)]
     return ", ".join(f"{what} {seconds(time)} beside it" for what, time in held if time is not None)

@@ -34,7 +34,7 @@ class NeighbourStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class NeighbourTrack:
     """Another request of the same engine and process, and its stages while the request was there.
 
     ``queue``, ``stall``: the seconds for which the span blames it by a link; None without a link.
@@ -67,14 +67,14 @@ class ExplainedStall:
     beside: str | None
 
 
-def neighbours_of(span: Span, request: SeenRequest, items: Iterable[object], shape: str) -> tuple[Neighbour, ...]:
+def neighbours_of(span: Span, request: SeenRequest, items: Iterable[object], shape: str) -> tuple[NeighbourTrack, ...]:
     """Return the requests among ``items`` that were beside one, those it blames first."""
     blamed: dict[tuple[str, str], dict[str, float]] = {}
     for link in request.links:
         reason, time = link.attributes.get(semconv.LINK_REASON), link.attributes.get(semconv.LINK_TIME)
         if isinstance(reason, str) and isinstance(time, float):
             blamed.setdefault((link.trace_id, link.span_id), {})[reason] = time
-    found: dict[tuple[str, str], Neighbour] = {}
+    found: dict[tuple[str, str], NeighbourTrack] = {}
     for item in items:
         if isinstance(item, Span) and _may_compete(item, span) and is_request(item):
             key = item.trace_id, item.span_id
@@ -101,14 +101,14 @@ def _engine(request: SeenRequest) -> object:
     return request.attributes.get(semconv.ENGINE) or request.attributes.get(semconv.GEN_AI_REQUEST_MODEL)
 
 
-def _neighbour(other: SeenRequest, request: SeenRequest, blame: dict[str, float]) -> Neighbour:
+def _neighbour(other: SeenRequest, request: SeenRequest, blame: dict[str, float]) -> NeighbourTrack:
     apart, whole = (other.start_ns - request.start_ns) * 1e-9, (request.end_ns - request.start_ns) * 1e-9
     stages = [
         NeighbourStage(stage=stage, start=max(start + apart, 0.0), end=min(end + apart, whole))
         for stage, start, end in _stages(other)
         if start + apart < whole and end + apart > 0
     ]
-    return Neighbour(
+    return NeighbourTrack(
         name=str(other.attributes.get(semconv.REQUEST_ID) or other.trace_id[:8]),
         trace_id=other.trace_id,
         span_id=other.span_id,
@@ -134,14 +134,17 @@ def _stages(request: SeenRequest) -> list[tuple[str, float, float]]:
 
 
 def explained(
-    stalls: Sequence[TokenStall], preempted: Sequence[tuple[float, float]], others: Sequence[Neighbour], known: bool
+    stalls: Sequence[TokenStall],
+    preempted: Sequence[tuple[float, float]],
+    others: Sequence[NeighbourTrack],
+    known: bool,
 ) -> tuple[ExplainedStall, ...]:
     """Say what each stall fell beside; ``known``: whether the source holds every neighbour that is blamed."""
     return tuple(_explained(stall, preempted, others, known) for stall in stalls)
 
 
 def _explained(
-    stall: TokenStall, preempted: Sequence[tuple[float, float]], others: Sequence[Neighbour], known: bool
+    stall: TokenStall, preempted: Sequence[tuple[float, float]], others: Sequence[NeighbourTrack], known: bool
 ) -> ExplainedStall:
     end = stall.start + stall.length
 
