@@ -117,8 +117,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
 
 def _choice_of(whole: TrackedRequest, choice: object) -> int:
     """Return the number of a part: the one given, else the next."""
-    number = min(whole.parts_opened, MAX_CHOICES - 1)
-    whole.parts_opened += 1
+    number = min(whole.next_part(), MAX_CHOICES - 1)
     try:
         return number if choice is None else check_choice(choice, "part")
     except InvalidValue as error:

@@ -50,18 +50,17 @@ ABANDONED: Final = "abandoned"
 class TrackedRequest(MarkedRequest):
     """One request.
 
-    ``reference``: the weak reference to its handle, which contexts hold, too.  ``parts``: those that are open;
-    ``parts_opened``: how many there were.
+    ``reference``: the weak reference to its handle, which contexts hold, too.  ``parts``: those that are open.
     """
 
-    __slots__ = ("_facts", "conditions", "parts", "parts_opened", "reference", "writer")
+    __slots__ = ("_facts", "conditions", "_parts_opened", "parts", "reference", "writer")
 
     def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
         super().__init__(state, RequestEnding(state, conditions, writer))
         self.conditions = conditions
         self.writer = writer
         self.parts: list[TrackedRequest] = []
-        self.parts_opened = 0
+        self._parts_opened = 0
         self.reference: HandleReference
         self._facts = RequestFacts(state, conditions, writer)
 
@@ -178,6 +177,14 @@ class TrackedRequest(MarkedRequest):
             self.state.note(text if text not in EVENTS | NOTES else f"event.{text}", at_ns, given)
 
     # Parts.
+
+    def next_part(self) -> int:
+        """Return the number of the next part; threads may ask at once."""
+        return self._run(self._next_part) or 0
+
+    def _next_part(self) -> int:
+        self._parts_opened += 1
+        return self._parts_opened - 1
 
     def follow(self, event: str, at: int | None, choice: int) -> bool:
         """Move with a part, at a reading of the monotonic clock; return whether that was news."""

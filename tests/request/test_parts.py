@@ -120,6 +120,27 @@ def test_live_marks_of_threads(telemetry: Telemetry) -> None:
     assert [span["attributes"]["inference.violations"] for span in part_spans(telemetry)] == [0] * 4
 
 
+def test_parts_that_threads_open(telemetry: Telemetry) -> None:
+    """Each part has a number of its own, so that gaps lie within one part."""
+    request: Request = telemetry.request()
+    begin = threading.Barrier(8)
+
+    def answer() -> None:
+        begin.wait()
+        for _ in range(20):
+            with request.part() as part:
+                part.token()
+
+    threads = [threading.Thread(target=answer) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    request.complete()
+    assert sorted(span["attributes"]["inference.choice"] for span in part_spans(telemetry)) == list(range(160))
+    assert whole_span(telemetry)["attributes"]["inference.streamed_tokens"] == 160
+
+
 def test_passes_of_a_pooling_request(telemetry: Telemetry) -> None:
     """A rerank of many documents in three batches: the passes complete, then the request does."""
 
