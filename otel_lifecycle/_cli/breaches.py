@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.evidence.document import instant
 from otel_lifecycle._cli.requests.model import Breach, SeenRequest
+from otel_lifecycle._cli.text import instant
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
 
 RULES: Final = {
@@ -72,7 +72,7 @@ def _finding(request: SeenRequest, breach: Breach, count: int) -> Violated:
         kind=breach.kind,
         state=breach.state,
         event=breach.event,
-        at=None if offset is None else instant(request.start_ns * 1e-9 + offset),
+        at=None if offset is None else instant(request.start_ns + round(offset * 1e9)),
         offset=offset,
         rule=rule_of(breach),
         count=count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timezone
 from typing import Final
 
 NOTHING: Final = "-"
@@ -75,3 +76,10 @@ def shorten(value: str, width: int = 60) -> str:
     # In the middle: ids and model names often differ only at their ends.
     half = (width - 1) // 2
     return f"{value[:half]}…{value[-half:]}"
+
+
+def instant(time_ns: int) -> str:
+    """Return an instant as people write it, in UTC, to the millisecond."""
+    # From integers: epoch nanoseconds as a float are off by a quarter of a microsecond.
+    moment = datetime.fromtimestamp(time_ns // 10**9, tz=timezone.utc).replace(microsecond=time_ns % 10**9 // 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

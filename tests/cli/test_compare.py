@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otel_lifecycle._cli.evidence.evidence import Evidence
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.sides import Side, in_turns
 from otel_lifecycle._cli.comparison.verdicts import judged, usual_effect
-from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from otel_lifecycle._cli.evidence.document import report_of
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 
 from otel_lifecycle import Slo
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate

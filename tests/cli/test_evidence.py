@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from otel_lifecycle import Slo, compute_request_metrics, replay_request_events, summarize_workload
 from otel_lifecycle._cli.evidence.document import report_of
 from otel_lifecycle._cli.evidence.rows import COLUMNS, INDEX, Sample
 from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, Sketch
 from otel_lifecycle._cli.evidence.timeline import BINS, WorkloadTimeline
 from otel_lifecycle._cli.evidence.workload import OPEN, Workload, WorkloadSettings, gather
+
+from otel_lifecycle import Slo, compute_request_metrics, replay_request_events, summarize_workload
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally

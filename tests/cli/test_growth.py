@@ -6,8 +6,8 @@ import json
 import tracemalloc
 
 import pytest
-
 from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
+
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate, spans_of

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from otel_lifecycle._cli.evidence import rows
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 
 from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import rates
 from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.evidence import rows
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._core.slo import WHOLE, Slo
 from tests.cli import verdicts_of_equal_runs as simulation
 from tests.cli.generator import Load, write

@@ -9,13 +9,13 @@ from typing import Any
 
 import orjson
 import pytest
+from otel_lifecycle._cli.evidence.document import report_of
+from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from rich.console import Console
 
 from otel_lifecycle._cli.commands.report import title_of
 from otel_lifecycle._cli.diagnosis.case import Finding
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._cli.render.tables import parts, report_tables
 from otel_lifecycle._cli.render.terminal import show_diagnosis, show_tables
 from tests.cli.generator import START_NS, Load, line, simulate, spans_of, write

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import zstandard
-
 from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
+
 from otel_lifecycle._cli.problems import NotATrace, Unusable
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.seen import Seen

@@ -14,11 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
+
 from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import sides
 from otel_lifecycle._cli.comparison.sides import Side
 from otel_lifecycle._cli.comparison.verdicts import compare, usual_effect
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 from otel_lifecycle._core.slo import Slo
 from tests.cli.generator import START_NS, Load, Simulated, encode, line, simulate, spans_of
 

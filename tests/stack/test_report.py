@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR
 from otel_lifecycle._cli.problems import UNUSABLE
 from tests.stack.backends import eventually
 from tests.stack.conftest import Stack

@@ -14,7 +14,6 @@ import click
 from otel_lifecycle._cli.breaches import COLUMNS, SCHEMA_VERSION, Violated, findings
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import ReadingBar, reading
-from otel_lifecycle._cli.evidence.document import counted
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
@@ -136,7 +135,7 @@ def _conclude(tally: ReadingTally, counts: Counter[str]) -> None:
         out.print(f"{plural(counts['truncated'], 'request')} cannot be judged: limits dropped events of theirs")
     report = {
         "read": tally.read,
-        "trouble": [line for line in counted(tally) if line["kind"] in TROUBLE],
+        "trouble": [line for line in tally.plain() if line["kind"] in TROUBLE],
     }
     found = trouble(report)
     if found.rows:

@@ -7,19 +7,18 @@ import sys
 import click
 from rich.text import Text
 
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.stated import KEYS
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
 from otel_lifecycle._cli.commands.report import read_workload, write_page
-from otel_lifecycle._cli.comparison import sides
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.gates import gate_of, not_judged, rule
-from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
-from otel_lifecycle._cli.evidence.conditions import KEYS
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
@@ -85,7 +84,7 @@ def compare(
     """Compare two sides."""
     gates = [gate_of(text) for text in fail_on]
     vary = _conditions(vary)
-    settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape, sample=sides.SAMPLE)
+    settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
     differing = differences(one, other)
@@ -132,11 +131,14 @@ def _code(result: Result) -> int:
 
 def _side(name: str, sources: tuple[str, ...], settings: WorkloadSettings) -> Side:
     # Each source is one run: several files of one run need a folder or a pattern.
-    runs = [read_workload((source,), settings) for source in sources]
-    for source, run in zip(sources, runs, strict=True):
-        if not run.main.total:
-            raise Unusable(f"the {name} has no live request in {source}")
-    return Side(name=name, sources=sources, runs=runs)
+    return Side(name=name, sources=sources, runs=[_run(name, source, settings) for source in sources])
+
+
+def _run(name: str, source: str, settings: WorkloadSettings) -> Run:
+    workload = read_workload((source,), settings)
+    if not workload.total:
+        raise Unusable(f"the {name} has no live request in {source}")
+    return run_of(workload)
 
 
 def _refusal(found: list[Difference]) -> str:

@@ -11,6 +11,9 @@ from typing import BinaryIO
 
 import click
 
+from otel_lifecycle._cli.analysis.document import report_of
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import nothing_found, show, write_page
@@ -19,9 +22,6 @@ from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 from otel_lifecycle._cli.problems import FOUND, Unusable
 from otel_lifecycle._cli.render.machine import to_json_line
 from otel_lifecycle._cli.sources.tally import ReadingTally
@@ -76,7 +76,7 @@ def replay(
     # Whole seconds, so that a log's own decimals stay visible in the spans.
     offset = options.time_of(start) if start is not None else time.time_ns() // 10**9 * 10**9
     settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape)
-    workload = Workload(settings, tally, Evidence(settings.sample, settings.slo))
+    workload = Workload(settings, tally)
     with ExitStack() as stack:
         bar = stack.enter_context(reading(events, "replaying"))
         # Output goes to the same terminal while the bar moves.
@@ -89,12 +89,12 @@ def replay(
             out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))
             found = write_otlp(found, out, service)
         for one in found:
-            workload.add(one.request)
+            workload.add(one.request, one.span)
             if lines:
                 click.echo(to_json_line(one.plain()))
     workload.conclude()
     _show(workload, events, form, html, limit, silent=lines or otlp == "-")
-    if strict and workload.main.breaches.total():
+    if strict and workload.counts["illegal"]:
         return FOUND
     return nothing_found(workload, events)
 

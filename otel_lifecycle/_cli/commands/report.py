@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from otel_lifecycle._cli.analysis.document import Document, report_of
+from otel_lifecycle._cli.analysis.settings import CLASS_LENGTH, WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import Workload, gather
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
-from otel_lifecycle._cli.evidence.classes import CLASS_LENGTH
-from otel_lifecycle._cli.evidence.document import Document, report_of
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings, gather
 from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
@@ -90,8 +90,8 @@ def report_once(
 def nothing_found(workload: Workload, sources: tuple[str, ...]) -> int:
     """Return the exit code of a report: ``UNUSABLE`` if there was no request."""
     # Warm-up traffic or halves of requests alone are still something to report.
-    parts = (*workload.apart.values(), *workload.roles.values())
-    if workload.main.total or any(part.total for part in parts):
+    (found,) = workload.table.one("SELECT count(*) FROM facts WHERE part IN ('live', 'apart', 'role')")
+    if found:
         return OK
     click.echo(f"otel-lifecycle: nothing to report: no request in {', '.join(sources)}", err=True)
     return UNUSABLE

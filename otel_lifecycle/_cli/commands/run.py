@@ -101,10 +101,10 @@ def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
             click.echo(NOTHING_CAME)
         return
     # The analysis takes longer to import than a server may take to start; it is only needed now.
+    from otel_lifecycle._cli.analysis.document import report_of
+    from otel_lifecycle._cli.analysis.settings import WorkloadSettings
     from otel_lifecycle._cli.commands.report import read_workload, show
     from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
-    from otel_lifecycle._cli.evidence.document import report_of
-    from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 
     workload = read_workload((str(saving.path),), WorkloadSettings(shape=shape))
     document = report_of(workload, (title,))

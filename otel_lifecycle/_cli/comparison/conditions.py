@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from scipy import stats
 
-from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.evidence.classes import BURSTY, arrival_pattern, in_flight_at_arrival
-from otel_lifecycle._cli.evidence.conditions import KEYS
-from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._cli.analysis.arrivals import BURSTY
+from otel_lifecycle._cli.analysis.stated import KEYS
+from otel_lifecycle._cli.comparison.sides import Floats, Side
 from otel_lifecycle._cli.text import number, share, shorten
 
 MIX: Final = 0.1
@@ -68,7 +67,7 @@ def _stated(name: str, baseline: Side, candidate: Side) -> Difference | None:
 def _counts(side: Side, name: str) -> Counter[str]:
     total: Counter[str] = Counter()
     for run in side.runs:
-        total.update(run.main.conditions.counts[name])
+        total.update(run.stated.get(name, {}))
     return total
 
 
@@ -145,7 +144,7 @@ def _class_counts(side: Side) -> Counter[str]:
     """Count requests by label or length; how they arrived is a condition of its own."""
     total: Counter[str] = Counter()
     for run in side.runs:
-        total.update({name: evidence.total for name, evidence in run.classes.items()})
+        total.update(run.classes)
     return total
 
 
@@ -164,8 +163,7 @@ def _arrivals(baseline: Side, candidate: Side) -> list[Difference | None]:
 def _clumps(baseline: Side, candidate: Side) -> Difference | None:
     """At the same rate: whether one side's arrivals come in clumps and the other's do not."""
     left, right = (
-        [told[0] for run in side.runs if (told := run.main.timeline.dispersion()) is not None]
-        for side in (baseline, candidate)
+        [told for run in side.runs if (told := run.arrivals.dispersion) is not None] for side in (baseline, candidate)
     )
     if not left or not right:
         return None
@@ -181,15 +179,12 @@ def _clumps(baseline: Side, candidate: Side) -> Difference | None:
 
 
 def _patterns(side: Side) -> list[str]:
-    told = [arrival_pattern(run.main) for run in side.runs]
+    told = [run.arrivals.pattern for run in side.runs]
     return sorted({pattern for pattern in told if pattern != "too few to tell"})
 
 
 def _level(baseline: Side, candidate: Side) -> Difference | None:
-    left, right = (
-        float(np.median(np.concatenate([in_flight_at_arrival(run.main) for run in side.runs])))
-        for side in (baseline, candidate)
-    )
+    left, right = (float(np.median(side.column("level"))) for side in (baseline, candidate))
     # At least one client: with few clients a tenth of them is less than one.
     if abs(left - right) <= max(1.0, SHIFT * max(left, right)):
         return None
@@ -212,12 +207,5 @@ def _rate(baseline: Side, candidate: Side) -> Difference | None:
 
 
 def _mean_rate(side: Side) -> float | None:
-    rates: Sequence[float] = [
-        rate for run in side.runs if (rate := _run_rate(run.main.sample.column("start"), run.main.total))
-    ]
+    rates = [run.total / run.seconds_of_arrivals for run in side.runs if run.seconds_of_arrivals]
     return float(np.mean(rates)) if rates else None
-
-
-def _run_rate(starts: Floats, total: int) -> float | None:
-    length = float(np.ptp(starts)) if len(starts) > 1 else 0.0
-    return total / length if length else None

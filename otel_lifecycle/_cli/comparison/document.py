@@ -95,7 +95,7 @@ def _side(side: Side) -> dict[str, Any]:
         "runs": len(side.runs),
         "requests": side.total,
         "trouble": {
-            kind: sum(run.tally.counts[kind] for run in side.runs)
-            for kind in sorted({kind for run in side.runs for kind, count in run.tally.counts.items() if count})
+            kind: sum(run.trouble.get(kind, 0) for run in side.runs)
+            for kind in sorted({kind for run in side.runs for kind, count in run.trouble.items() if count})
         },
     }

@@ -6,7 +6,7 @@ as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -15,30 +15,26 @@ import numpy as np
 from otel_lifecycle._cli.comparison import blocks
 from otel_lifecycle._cli.comparison.blocks import blocked
 from otel_lifecycle._cli.comparison.figure import Comparison, average, by_runs
-from otel_lifecycle._cli.comparison.sides import Side
-from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.rows import INDEX
-from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._cli.comparison.sides import Floats, Run, Side
 
 Counted = tuple[int, int]
 
-RATES: Final[dict[str, tuple[bool, str, Callable[[Evidence], Counted]]]] = {
-    "success_rate": (True, "completed", lambda one: (one.outcomes["completed"], one.terminated)),
-    "rejection_rate": (False, "rejected", lambda one: (one.rejected, one.terminated)),
-    "timeout_rate": (False, "timed_out", lambda one: (one.outcomes["timed_out"], one.terminated)),
-    "failure_rate": (False, "failed", lambda one: (one.outcomes["failed"], one.terminated)),
-    "goodput": (True, "slo_met", lambda one: (one.slo_met, one.slo_judged)),
+RATES: Final[dict[str, tuple[bool, str]]] = {
+    "success_rate": (True, "completed"),
+    "rejection_rate": (False, "rejected"),
+    "timeout_rate": (False, "timed_out"),
+    "failure_rate": (False, "failed"),
+    "goodput": (True, "slo_met"),
 }
-"""Rate -> whether more is better, the column that is 1 where a request counts, and how many of how many do."""
+"""Rate -> whether more is better, and the column that is 1 where a request counts."""
 THROUGHPUTS: Final = ("request_throughput", "token_throughput")
 
 
 def rates(baseline: Side, candidate: Side, asked: Collection[str], turns: bool) -> list[Comparison]:
     """Return the rates that are not 0 on both sides, and those that are ``asked`` for."""
     found = []
-    for name, (_, _, count) in RATES.items():
-        left, right = ([count(run.main) for run in side.runs] for side in (baseline, candidate))
+    for name in RATES:
+        left, right = ([run.counts[name] for run in side.runs] for side in (baseline, candidate))
         # A rate of 0 on both sides would only add a test, which the correction charges to all others.
         some = any(number for number, _ in (*left, *right)) or name in asked
         if some and any(of for _, of in (*left, *right)):
@@ -47,7 +43,7 @@ def rates(baseline: Side, candidate: Side, asked: Collection[str], turns: bool) 
 
 
 def _rate(name: str, both: tuple[Side, Side], left: list[Counted], right: list[Counted], turns: bool) -> Comparison:
-    more_is_better, column, _ = RATES[name]
+    more_is_better, column = RATES[name]
     (a, n), (b, m) = (tuple(map(sum, zip(*side, strict=True))) for side in (left, right))
     made = Comparison(
         metric=name,
@@ -63,9 +59,7 @@ def _rate(name: str, both: tuple[Side, Side], left: list[Counted], right: list[C
     if min(sum(of > 0 for _, of in side) for side in (left, right)) >= blocks.ENOUGH_RUNS:
         one, other = ([number / of if of else None for number, of in side] for side in (left, right))
         return by_runs(made, one, other, turns)
-    return _by_blocks(
-        made, (a, n), (b, m), *([_met(side, run, column) for run in range(len(side.runs))] for side in both)
-    )
+    return _by_blocks(made, (a, n), (b, m), *([_met(run, column) for run in side.runs] for side in both))
 
 
 def _by_blocks(
@@ -89,31 +83,18 @@ def _by_blocks(
     return replace(made, p=max(p, by_block or p), low=min(low, lower), high=max(high, upper), test=test)
 
 
-def _met(side: Side, run: int, column: str) -> Floats:
+def _met(run: Run, column: str) -> Floats:
     """Return 1 or 0 for each request of a run that the rate is of, in the order of arrival."""
-    rows = side.rows(run)
-    rows = rows[rows[:, INDEX["terminated"]] == 1]
-    slo = side.runs[run].settings.slo
-    # With an SLO of the command line, the one that the server judged by does not count.
-    values = judged(rows, slo) if column == "slo_met" and slo is not None else rows[:, INDEX[column]]
-    return values[~np.isnan(values)]
-
-
-def judged(rows: Floats, slo: Slo) -> Floats:
-    """Return for each row whether its request met the SLO, as :meth:`Slo.judge` says of one."""
-    met: Floats = (rows[:, INDEX["completed"]] == 1).astype(np.float64)
-    for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot), ("e2e", slo.e2e)):
-        if limit is not None:
-            # An objective whose figure is unknown is not judged.
-            met[rows[:, INDEX[name]] > limit] = 0.0
-    return met
+    values: Floats = run.columns[column][run.columns["terminated"] == 1]
+    known: Floats = values[~np.isnan(values)]
+    return known
 
 
 def throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison]:
     """Return the throughputs, one figure for each run."""
     found = []
     for name in THROUGHPUTS:
-        left, right = ([_throughput(run.main, name) for run in side.runs] for side in (baseline, candidate))
+        left, right = ([_throughput(run, name) for run in side.runs] for side in (baseline, candidate))
         made = Comparison(
             metric=name,
             baseline=average(left),
@@ -130,12 +111,6 @@ def throughputs(baseline: Side, candidate: Side, turns: bool) -> list[Comparison
     return [one for one in found if one.baseline is not None or one.candidate is not None]
 
 
-def _throughput(main: Evidence, name: str) -> float | None:
-    if main.first_arrival is None or main.last_end is None or main.last_end <= main.first_arrival:
-        return None
-    tokens = main.sketch("output_tokens")
-    if name == "token_throughput" and not tokens.n:
-        return None
-    return (main.outcomes["completed"] if name == "request_throughput" else tokens.total) / (
-        main.last_end - main.first_arrival
-    )
+def _throughput(run: Run, name: str) -> float | None:
+    number = run.completed if name == "request_throughput" else run.output_tokens
+    return None if number is None or run.length is None else number / run.length

@@ -13,9 +13,7 @@ from otel_lifecycle._cli.comparison import blocks
 from otel_lifecycle._cli.comparison.blocks import Blocked, blocked
 from otel_lifecycle._cli.comparison.figure import Comparison, by_runs
 from otel_lifecycle._cli.comparison.rates import rates, throughputs
-from otel_lifecycle._cli.comparison.sides import Side, in_turns
-from otel_lifecycle._cli.evidence.rows import INDEX
-from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._cli.comparison.sides import Floats, Side, in_turns
 
 ALPHA: Final = 0.05
 MIN_EFFECT: Final = 0.05
@@ -127,7 +125,7 @@ def are_paired(baseline: Side, candidate: Side) -> bool:
     """Return whether the sides are one run each of the same prompts in the same order: their lengths are equal."""
     if len(baseline.runs) != 1 or len(candidate.runs) != 1 or not (baseline.complete and candidate.complete):
         return False
-    left, right = (side.rows(0)[:, INDEX["input_tokens"]] for side in (baseline, candidate))
+    left, right = (side.column("input_tokens") for side in (baseline, candidate))
     # Equal lengths throughout say nothing about the order.
     return len(left) >= PAIRS and len(np.unique(left)) > 1 and np.array_equal(left, right)
 
@@ -135,10 +133,9 @@ def are_paired(baseline: Side, candidate: Side) -> bool:
 def _samples(side: Side, column: str) -> list[Floats]:
     """Return the samples of each run in the order of arrival, NaN where unknown; E2E of completed requests only."""
     runs = []
-    for number in range(len(side.runs)):
-        rows = side.rows(number)
-        values = rows[:, INDEX[column]]
-        runs.append(np.where(rows[:, INDEX["completed"]] == 1, values, np.nan) if column == "e2e" else values)
+    for run in side.runs:
+        values = run.columns[column]
+        runs.append(np.where(run.columns["completed"] == 1, values, np.nan) if column == "e2e" else values)
     return runs
 
 

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
-
+from otel_lifecycle._cli.analysis.document import Document
+from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis.fits import rank_correlation
-from otel_lifecycle._cli.evidence.document import Document
-from otel_lifecycle._cli.evidence.sketch import Floats
-from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.text import plural
 
 Confidence = Literal["strong", "moderate", "weak"]
@@ -65,9 +62,11 @@ class Case:
     workload: Workload
     report: Document
 
-    def column(self, name: str) -> Floats:
-        """Return a column of the sampled rows."""
-        return self.workload.main.sample.column(name)
+    def rank(self, one: str, other: str) -> tuple[int, float]:
+        """Return the number of pairs of two columns and their rank correlation; 0 where it means nothing."""
+        count, r, p = rank_correlation(self.workload.table, one, other)
+        # 0 and not a small figure: what is not significant must not reach a threshold.
+        return count, r if count >= FEW and p < SIGNIFICANT else 0.0
 
     def figure(self, metric: str, name: str) -> float:
         """Return a latency figure of the report; NaN where there is none."""
@@ -130,23 +129,6 @@ def grade(share: float) -> Confidence:
 def surer(one: Confidence, other: Confidence) -> Confidence:
     """Return the surer of two."""
     return min(one, other, key=GRADES.index)
-
-
-def paired(*columns: Floats) -> list[Floats]:
-    """Return the columns over the rows that have them all."""
-    known = ~np.isnan(np.vstack(columns)).any(axis=0)
-    return [column[known] for column in columns]
-
-
-def rank(one: Floats, other: Floats) -> tuple[int, float]:
-    """Return the number of pairs and their rank correlation; 0 where it means nothing."""
-    left, right = paired(one, other)
-    # A constant column has no ranks.
-    if len(left) < FEW or np.ptp(left) == 0 or np.ptp(right) == 0:
-        return len(left), 0.0
-    r, p = rank_correlation(left, right)
-    # 0 and not a small figure: what is not significant must not reach a threshold.
-    return len(left), r if p < SIGNIFICANT else 0.0
 
 
 def turned_away(outcome: str, stage: str, reason: str) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from otel_lifecycle._cli.analysis.document import Document
+from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis import interference, symptoms
 from otel_lifecycle._cli.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
-from otel_lifecycle._cli.evidence.document import Document
-from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._cli.text import plural
 

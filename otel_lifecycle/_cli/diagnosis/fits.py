@@ -1,4 +1,4 @@
-"""Correlation and a straight line with p-values: the statistics that the rules need.
+"""Correlation and a straight line with p-values: the statistics that the rules need, over columns of ``live``.
 
 The p-values are Fisher's (the arctangent of a correlation is nearly normal from some twenty samples on, and fewer are
 not diagnosed), so that a report does not wait seconds for a statistics library to load.
@@ -9,47 +9,67 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from otel_lifecycle._cli.evidence.sketch import Floats
+from otel_lifecycle._cli.table.store import RequestTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The line of least squares: ``r`` is the correlation, ``p`` its probability without any relation."""
+    """The line of least squares through ``count`` points.
 
+    ``r``: the correlation; ``p``: its probability without any relation.  ``distinct``: different values of x;
+    ``reach``: how far y rises from the 5th to the 95th percentile of x.
+    """
+
+    count: int
+    distinct: int
     slope: float
     intercept: float
     r: float
     p: float
+    reach: float
 
 
-def fitted_line(x: Floats, y: Floats) -> Line:
-    """Return the line of least squares through some points; both columns must vary."""
-    across, up = x - x.mean(), y - y.mean()
-    slope = float(across @ up / (across @ across))
-    r = correlation(x, y)
-    return Line(slope=slope, intercept=float(y.mean() - slope * x.mean()), r=r, p=_chance(r, len(x), 1.0))
+def fitted_line(table: RequestTable, x: str, y: str) -> Line | None:
+    """Return the line through the requests that have both columns; None where one of them does not vary."""
+    count, distinct, slope, intercept, r, ends = table.one(
+        f"SELECT count(*), count(DISTINCT {x}), regr_slope({y}, {x}), regr_intercept({y}, {x}), corr({x}, {y}),"
+        f" quantile_cont({x}::DOUBLE, [0.05, 0.95]) FROM live WHERE {x} IS NOT NULL AND {y} IS NOT NULL"
+    )
+    if not (_known(slope) and _known(r)):
+        return None
+    return Line(
+        count=count,
+        distinct=distinct,
+        slope=slope,
+        intercept=intercept,
+        r=r,
+        p=_chance(r, count, 1.0),
+        reach=slope * (ends[1] - ends[0]),
+    )
 
 
-def correlation(x: Floats, y: Floats) -> float:
-    """Return Pearson's correlation; 0 where a column does not vary."""
-    across, up = x - x.mean(), y - y.mean()
-    spread = math.sqrt(float(across @ across) * float(up @ up))
-    return max(-1.0, min(1.0, float(across @ up) / spread)) if spread else 0.0
+def rank_correlation(table: RequestTable, x: str, y: str) -> tuple[int, float, float]:
+    """Return the number of pairs, Spearman's correlation of ranks and its p-value; 0 and 1 without a correlation.
 
+    Equal values share the mean of their ranks.
+    """
 
-def rank_correlation(x: Floats, y: Floats) -> tuple[float, float]:
-    """Return Spearman's correlation of ranks and its p-value; equal values share the mean of their ranks."""
-    r = correlation(_ranks(x), _ranks(y))
+    def ranks(column: str) -> str:
+        return f"rank() OVER (ORDER BY {column}) + (count(*) OVER (PARTITION BY {column}) - 1) / 2"
+
+    count, r = table.one(
+        f"SELECT count(*), corr(one, other) FROM (SELECT {ranks('x')} AS one, {ranks('y')} AS other"
+        f" FROM (SELECT {x} AS x, {y} AS y FROM live) WHERE x IS NOT NULL AND y IS NOT NULL)"
+    )
+    # A constant column has no ranks.
+    if not _known(r):
+        return count, 0.0, 1.0
     # The variance of Spearman's by Fieller, Hartley and Pearson, Biometrika 1957.
-    return r, _chance(r, len(x), 1.06)
+    return count, r, _chance(r, count, 1.06)
 
 
-def _ranks(values: Floats) -> Floats:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[place], dtype=np.float64)
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _chance(r: float, size: int, variance: float) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-import numpy as np
-
 from otel_lifecycle._cli.diagnosis.case import (
     ENDS_OFTEN,
     ENDS_RARELY,
@@ -26,15 +24,12 @@ from otel_lifecycle._cli.diagnosis.case import (
     broken_off,
     grade,
     grade_of_ends,
-    paired,
     part_of,
-    rank,
     surer,
     turned_away,
     were,
 )
 from otel_lifecycle._cli.diagnosis.fits import Line, fitted_line
-from otel_lifecycle._cli.evidence.classes import in_flight_at_arrival
 from otel_lifecycle._cli.text import plural
 from otel_lifecycle.semconv import CACHE_USAGE, MEMORY_USED
 
@@ -85,7 +80,7 @@ def _waiting(case: Case) -> tuple[list[tuple[str, str]], list[Confidence]]:
     # Written so that NaN (no TTFT at all) also ends here.
     if not count >= FEW:
         return [], []
-    crowd, rises = rank(in_flight_at_arrival(case.workload.main), case.column("ttft"))
+    crowd, rises = case.rank("level", "ttft")
     # NaN fails every comparison below, as an unknown tail must.
     tail = p99 / p50 if p50 else float("nan")
     long_tail, large = tail >= TAIL and rises > 0.3, share is not None and share >= LARGE_SHARE
@@ -157,14 +152,14 @@ def prefill(case: Case) -> Finding | None:
     fitted = _slope(case)
     if fitted is None:
         return None
-    metric, fit, count, reach = fitted
+    metric, fit = fitted
     quality, middle = fit.r**2, case.figure("ttft", "p50")
-    large = reach >= 0.5 * middle and (share is None or share >= WAITING_SHARE)
+    large = fit.reach >= 0.5 * middle and (share is None or share >= WAITING_SHARE)
     line = (
         f"{metric} = {fit.intercept:.4g} s + {fit.slope * 1000:.4g} s per 1000 input tokens"
-        f" (r² {quality:.2f}, p {_p(fit.p)}, {plural(count, 'request')})"
+        f" (r² {quality:.2f}, p {_p(fit.p)}, {plural(fit.count, 'request')})"
     )
-    scale = f"from short to long prompts (p5 to p95) that is {reach:.3g} s, of a median TTFT of {middle:.3g} s"
+    scale = f"from short to long prompts (p5 to p95) that is {fit.reach:.3g} s, of a median TTFT of {middle:.3g} s"
     return Finding(
         cause="prefill or attention",
         symptom=f"{'TTFT' if metric == 'ttft' else metric} rises with the length of the prompt",
@@ -175,18 +170,16 @@ def prefill(case: Case) -> Finding | None:
     )
 
 
-def _slope(case: Case) -> tuple[str, Line, int, float] | None:
-    """Return metric, fit, number and reach (p5 to p95 of the lengths, in seconds) of a slope that counts, or None."""
+def _slope(case: Case) -> tuple[str, Line] | None:
+    """Return metric and line of a slope over the length of the prompt that counts, or None."""
     for metric in ("prefill", "ttft"):
-        length, seconds = paired(case.column("input_tokens"), case.column(metric))
+        fit = fitted_line(case.workload.table, "input_tokens", metric)
         # Fewer than five lengths are groups, not a line.
-        if len(length) < FEW or len(np.unique(length)) < 5:
+        if fit is None or fit.count < FEW or fit.distinct < 5:
             continue
-        fit = fitted_line(length, seconds)
-        reach = fit.slope * float(np.quantile(length, 0.95) - np.quantile(length, 0.05))
         # Significance alone is not enough: the slope must also explain a visible part of TTFT.
-        if fit.p < SIGNIFICANT and reach > 0.25 * case.figure("ttft", "p50") and fit.r**2 >= 0.1:
-            return metric, fit, len(length), reach
+        if fit.p < SIGNIFICANT and fit.reach > 0.25 * case.figure("ttft", "p50") and fit.r**2 >= 0.1:
+            return metric, fit
     return None
 
 
@@ -203,9 +196,8 @@ def decode(case: Case) -> Finding | None:
     if share is None or count < FEW or not (tpot > limit or tail > 2 * tpot) or share < LARGE_SHARE:
         return None
     told = [f"TPOT p50 {tpot:.4g} s, p95 {tail:.4g} s over {plural(count, 'request')}, against {limit:.4g} s", line]
-    tokens = case.column("tpot")
-    level, crowd = rank(in_flight_at_arrival(case.workload.main), tokens)
-    length, context = rank(case.column("input_tokens") + case.column("output_tokens"), tokens)
+    level, crowd = case.rank("level", "tpot")
+    length, context = case.rank("input_tokens + output_tokens", "tpot")
     if crowd > 0.3:
         told.append(f"TPOT rises with the requests in flight (Spearman {crowd:.2f}, {level}): batching, scheduling")
     if context > 0.3:
@@ -226,12 +218,13 @@ def _decode_share(case: Case) -> tuple[float | None, str]:
     share = case.share("decode")
     if share is not None and case.broken_down >= FEW:
         return share, case.share_line("decode")[0]
-    done = case.column("completed") == 1
-    whole, first = paired(case.column("e2e")[done], case.column("ttft")[done])
-    if len(whole) < FEW or not whole.sum():
+    count, after = case.workload.table.one(
+        "SELECT count(*), sum(e2e - ttft) / nullif(sum(e2e), 0) FROM live WHERE completed AND e2e IS NOT NULL"
+        " AND ttft IS NOT NULL"
+    )
+    if count < FEW or after is None:
         return None, ""
-    after = float((whole - first).sum() / whole.sum())
-    return after, f"{after:.0%} of E2E comes after the first token, over {plural(len(whole), 'completed request')}"
+    return after, f"{after:.0%} of E2E comes after the first token, over {plural(count, 'completed request')}"
 
 
 def preprocessing(case: Case) -> Finding | None:
@@ -322,9 +315,12 @@ def _preempted(case: Case) -> str:
 
 def stalls(case: Case) -> Finding | None:
     """A gap in the middle of decode, or a preemption."""
-    median, longest = paired(case.column("itl_p50"), case.column("itl_max"))
-    stalled = (longest >= STALL_S) & (longest >= STALL * median)
-    gaps, evicted = int(stalled.sum()), case.report["stages"]["preempted_requests"]
+    judged, gaps, longest = case.workload.table.one(
+        f"SELECT count(*), count(*) FILTER (WHERE stalled), max(itl_max) FILTER (WHERE stalled) FROM (SELECT itl_max,"
+        f" itl_max >= {STALL_S} AND itl_max >= {STALL} * itl_p50 AS stalled FROM live"
+        " WHERE itl_p50 IS NOT NULL AND itl_max IS NOT NULL)"
+    )
+    evicted = case.report["stages"]["preempted_requests"]
     if not gaps and not evicted:
         return None
     told, symptoms = [], []
@@ -333,10 +329,10 @@ def stalls(case: Case) -> Finding | None:
         symptoms.append("gaps in the middle of decode")
         told.append(
             f"a gap of at least {STALL:.0f} times the median gap"
-            f" in {gaps} of {plural(len(longest), 'sampled request')};"
-            f" the longest is {float(longest[stalled].max()):.3g} s"
+            f" in {gaps} of {plural(judged, 'request')};"
+            f" the longest is {longest:.3g} s"
         )
-        often = gaps / len(longest)
+        often = gaps / judged
         # One pause of the host can cause a few gaps, and in a small run they are a large share.
         sure = grade(often) if gaps >= 5 else "weak"
     if evicted:
@@ -360,7 +356,7 @@ def _brief(case: Case) -> bool:
 
 def waste(case: Case) -> Finding | None:
     """Tokens after the end: the server goes on, maybe for clients that left."""
-    output, notes, total = case.report["output"], case.workload.main.notes, case.report["requests"]["total"]
+    output, counts, total = case.report["output"], case.workload.counts, case.report["requests"]["total"]
     wasted, lag, unseen = output["wasted_tokens"], output["cancel_lag"], output["completed_without_client"]
     # Tokens after a normal end point to the engine's loop, not to cancellation.
     left = unseen + case.ends(lambda outcome, _stage, _reason: outcome in {"cancelled", "timed_out"}).total()
@@ -368,7 +364,7 @@ def waste(case: Case) -> Finding | None:
     if wasted:
         told.append(f"{plural(wasted, 'token')} produced after their request had ended")
         shares.append(wasted / (wasted + (output["output_tokens"] or 0)))
-        shares.append(notes["wasting_requests"] / max(total, 1))
+        shares.append(counts["wasting_requests"] / max(total, 1))
     if lag:
         told.append(f"the server went on for {lag['mean']:.3g} s on average ({plural(lag['count'], 'request')})")
         shares.append(lag["count"] / max(total, lag["count"]))

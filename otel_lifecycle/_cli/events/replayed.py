@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._cli.analysis.settings import EARLIEST, SHORT
 from otel_lifecycle._cli.events.columns import NANOSECONDS
 from otel_lifecycle._cli.events.log import Log
-from otel_lifecycle._cli.evidence.timeline import EARLIEST
-from otel_lifecycle._cli.evidence.workload import SHORT
 from otel_lifecycle._cli.requests.foreign import Judged, Replay
 from otel_lifecycle._cli.requests.from_span import request_as_judged
 from otel_lifecycle._cli.requests.model import SeenRequest

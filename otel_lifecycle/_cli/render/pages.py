@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jinja2
+from markupsafe import Markup
 
+from otel_lifecycle._cli.analysis.document import Document
+from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.draw import theme
-from otel_lifecycle._cli.evidence.document import Document
-from otel_lifecycle._cli.evidence.workload import Workload
 from otel_lifecycle._cli.render import plots, tables
 from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.requests.model import STAGE_METRIC
 from otel_lifecycle._cli.text import number, plural, seconds, share, text
-from otel_lifecycle._cli.trace.charts import request_waterfall
+from otel_lifecycle._cli.trace.charts import stages_waterfall
 from otel_lifecycle._version import __version__
 
 
@@ -69,13 +71,13 @@ def report_page(workload: Workload, report: Document, diagnosis: Diagnosis, limi
     """Return the page of a report."""
     window, requests = report["window"], report["requests"]
     sections = [
-        Section(title="Outcomes and bottlenecks", plots=[plots.mix(workload.main)]) if requests["total"] else None,
+        Section(title="Outcomes and bottlenecks", plots=[plots.mix(report)]) if requests["total"] else None,
         _section("Abnormal requests", [tables.abnormal_kinds(report), tables.abnormal_requests(report, limit)]),
         _stages(workload, report),
         _latency(workload, report),
         _section("Interference", [tables.interference(report), tables.culprits(report)]),
         _section("System output", [tables.output(report)]),
-        _slowest(workload),
+        _slowest(workload.slowest()),
         _section("Conditions", [tables.conditions(report)]),
         _section("Workload classes", [tables.parts("", "class", report["classes"])]),
         _section(f"By {report['group_by']}", [tables.parts("", text(report["group_by"]), report["groups"])]),
@@ -128,59 +130,65 @@ def _section(title: str, found: Sequence[Table]) -> Section | None:
 def _stages(workload: Workload, report: Document) -> Section | None:
     if not report["stages"]["count"]:
         return None
-    drawn = [plots.over_time(workload.main.timeline)] if len(workload.main.timeline.field("arrivals")) else []
-    return Section(title="Stages of completed requests", plots=drawn, tables=[tables.stages(report)])
+    return Section(
+        title="Stages of completed requests", plots=[plots.over_time(workload)], tables=[tables.stages(report)]
+    )
 
 
 def _latency(workload: Workload, report: Document) -> Section | None:
     table = tables.latency(report)
     if not table.rows:
         return None
+    latency, table_ = report["latency"], workload.table
     drawn = [
-        plots.distribution(workload.main.sketch(name), tables.LATENCY_NAMES[name], report["latency"][name])
+        plots.distribution(table_, name, tables.LATENCY_NAMES[name], latency[name])
         for name in ("ttft", "tpot", "e2e_completed")
-        if report["latency"][name]["count"]
+        if latency[name]["count"]
     ]
-    if workload.main.gaps.n:
-        drawn.insert(2, plots.distribution(workload.main.gaps, "ITL", report["latency"]["itl"]))
+    within = latency["itl_within_requests"]["itl_p99"]
+    if latency["itl"]["relative_error"] is not None:
+        drawn.insert(2, plots.distribution(table_, "gap", "ITL", latency["itl"], plots.GAPS))
     # Without single gaps the p99 of each request is the next best; it is named so in the title.
-    elif report["latency"]["itl_within_requests"]["itl_p99"]["count"]:
-        figures = report["latency"]["itl_within_requests"]["itl_p99"]
-        drawn.insert(2, plots.distribution(workload.main.sketch("itl_p99"), "ITL, p99 of a request", figures))
-    scatter = plots.against_length(workload.main)
+    elif within["count"]:
+        drawn.insert(2, plots.distribution(table_, "itl_p99", "ITL, p99 of a request", within))
+    scatter = plots.against_length(table_)
     return Section(title="User latency", plots=[*drawn, scatter] if scatter else drawn, tables=[table])
 
 
-def _slowest(workload: Workload) -> Section | None:
-    if not workload.slowest:
+def _slowest(requests: Sequence[Mapping[str, Any]]) -> Section | None:
+    if not requests:
         return None
     # Span ids are hex, so they are safe as anchors.
-    anchors = {one.span_id: f"request-{one.span_id}" for one in workload.slowest}
+    anchors = {one["span_id"]: f"request-{one['span_id']}" for one in requests}
     return Section(
         title="The slowest completed requests",
-        plots=[plots.slowest(workload.slowest, {key: f"#{anchor}" for key, anchor in anchors.items()})],
-        tables=[_slow_table(workload)],
-        details=[
-            (anchors[one.span_id], plots.short_name(one), str(request_waterfall(one))) for one in workload.slowest
-        ],
+        plots=[plots.slowest(requests, {key: f"#{anchor}" for key, anchor in anchors.items()})],
+        tables=[_slow_table(requests)],
+        details=[(anchors[one["span_id"]], plots.short_name(one), str(_waterfall(one))) for one in requests],
     )
 
 
-def _slow_table(workload: Workload) -> Table:
+def _waterfall(request: Mapping[str, Any]) -> Markup:
+    return stages_waterfall(
+        request["name"], {stage: request[metric] for stage, metric in STAGE_METRIC.items()}, request["e2e"]
+    )
+
+
+def _slow_table(requests: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         title="",
         columns=("request", "trace", "bottleneck", "TTFT", "E2E", "tokens in", "tokens out"),
         rows=tuple(
             (
-                text(request.attributes.get("inference.request.id")),
-                request.trace_id,
-                text(request.bottleneck),
-                seconds(request.seconds.get("ttft")),
-                seconds(request.seconds.get("e2e")),
-                number(request.input_tokens),
-                number(request.output_tokens),
+                text(one["request_id"]),
+                one["trace_id"],
+                text(one["bottleneck"]),
+                seconds(one["ttft"]),
+                seconds(one["e2e"]),
+                number(one["input_tokens"]),
+                number(one["output_tokens"]),
             )
-            for request in workload.slowest
+            for one in requests
         ),
         left=3,
         note="one of them as a page of its own: otel-lifecycle view TRACE SOURCE",

@@ -1,122 +1,108 @@
-"""The plots of a report."""
+"""The plots of a report, each from a query over its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 from markupsafe import Markup
 
+from otel_lifecycle._cli.analysis.document import Document
+from otel_lifecycle._cli.analysis.figures import Figures, histogram
+from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.draw import bars, distributions, overtime
 from otel_lifecycle._cli.draw.bars import BarRow, Piece
-from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.sketch import GROWTH, SMALLEST, Floats, Sketch
-from otel_lifecycle._cli.evidence.timeline import WorkloadTimeline
-from otel_lifecycle._cli.requests.model import STAGES, SeenRequest
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
+from otel_lifecycle._cli.table.store import RequestTable
 from otel_lifecycle._cli.text import plural, seconds, shorten, text
 
 BARS: Final = 48
-"""Bars of a histogram, at most."""
+"""Bars of a histogram."""
 COLUMNS: Final = 90
-"""Columns of a plot over time, at most."""
+"""Columns of a plot over time."""
 # An SVG of more elements opens slowly.
 DOTS: Final = 1500
 """Dots of a scatter plot, at most."""
+GAPS: Final = "(SELECT unnest(gaps) AS gap FROM live_rows WHERE gaps IS NOT NULL)"
+
+_COLUMNS_SQL: Final = f"""
+SELECT least(floor(start / {{width}})::INT, {COLUMNS - 1}) AS slot, count(*) AS n,
+  {", ".join(f"avg(coalesce({STAGE_METRIC[stage]}, 0)) AS {stage}" for stage in STAGES)}
+FROM live WHERE whole AND believed GROUP BY slot
+"""
+_LEVELS_SQL: Final = f"""
+SELECT slot, sum(least(stop, (slot + 1) * {{width}}) - greatest(start, slot * {{width}})) / {{width}}
+FROM range({COLUMNS}) AS slots(slot) JOIN facts ON start < (slot + 1) * {{width}} AND stop > slot * {{width}}
+WHERE part IN ('live', 'passing') AND believed GROUP BY slot
+"""
 
 
-def distribution(sketch: Sketch, name: str, figures: Mapping[str, float | None]) -> Markup:
-    """A histogram with p50, p95 and p99 marked."""
-    edges, counts = _bars(sketch)
+def distribution(table: RequestTable, values: str, name: str, figures: Figures, source: str = "live") -> Markup:
+    """A histogram of a column with p50, p95 and p99 marked."""
+    edges, counts = histogram(table, values, source, BARS)
     marks = {key: figures[key] for key in ("p50", "p95", "p99")}
-    return distributions.histogram(edges.tolist(), counts.tolist(), marks, f"{name}, {plural(sketch.n, 'sample')}")
+    return distributions.histogram(edges, counts, marks, f"{name}, {plural(figures['count'], 'sample')}")
 
 
-def _bars(sketch: Sketch) -> tuple[Floats, Floats]:
-    """Join neighbouring bins of the sketch to a readable number of bars."""
-    used = np.flatnonzero(sketch.counts)
-    if not len(used):
-        return np.array([SMALLEST, SMALLEST * 2]), np.array([float(sketch.zeros)])
-    first, last = int(used[0]), int(used[-1])
-    # Whole bins are joined, so that counts stay exact.
-    step = max(1, -(-(last - first + 1) // BARS))
-    padded = np.pad(sketch.counts[first : last + 1], (0, -(last - first + 1) % step))
-    counts = padded.reshape(-1, step).sum(axis=1).astype(np.float64)
-    edges = SMALLEST * GROWTH ** (first + step * np.arange(len(counts) + 1, dtype=np.float64))
-    return edges, counts
-
-
-def over_time(timeline: WorkloadTimeline) -> Markup:
+def over_time(workload: Workload) -> Markup:
     """Mean time in each stage of the requests that arrived then, above how many were in flight."""
-    stride = max(1, -(-len(timeline.field("arrivals")) // COLUMNS))
-    count = _joined(timeline.field("broken_down"), stride)
-    # A column without requests stays empty; dividing by its count of 0 would warn.
-    means = {
-        stage: np.divide(_joined(timeline.field(stage), stride), count, out=np.zeros_like(count), where=count > 0)
-        for stage in STAGES
-    }
-    level = _joined(timeline.in_flight(), stride) / stride
-    start, width = timeline.start, timeline.width * stride
-    listed = {stage: mean.tolist() for stage, mean in means.items()}
-    counts = [int(one) for one in count]
-    drawn = overtime.stages_over_time(start, width, listed, counts, when="time of arrival")
-    return drawn + overtime.level_over_time(start, width, level.tolist())
+    if workload.first_ns is None or not workload.seconds:
+        return Markup("")
+    start, width = workload.first_ns * 1e-9, workload.seconds / COLUMNS
+    found = {row["slot"]: row for row in workload.table.rows(_COLUMNS_SQL.format(width=width))}
+    levels = dict(workload.table.connection.execute(_LEVELS_SQL.format(width=width)).fetchall())
+    # A column without requests stays empty.
+    means = {stage: [found[at][stage] if at in found else 0.0 for at in range(COLUMNS)] for stage in STAGES}
+    counts = [found[at]["n"] if at in found else 0 for at in range(COLUMNS)]
+    drawn = overtime.stages_over_time(start, width, means, counts, when="time of arrival")
+    return drawn + overtime.level_over_time(start, width, [levels.get(at, 0.0) for at in range(COLUMNS)])
 
 
-def _joined(field: Floats, stride: int) -> Floats:
-    padded = np.pad(field, (0, -len(field) % stride))
-    joined: Floats = padded.reshape(-1, stride).sum(axis=1)
-    return joined
-
-
-def slowest(requests: Sequence[SeenRequest], anchors: Mapping[str, str]) -> Markup:
+def slowest(requests: Sequence[Mapping[str, Any]], anchors: Mapping[str, str]) -> Markup:
     """The stages of the slowest requests, from their own arrival on; ``anchors``: span id -> its waterfall."""
-    rows = [_slow_row(request, anchors.get(request.span_id)) for request in requests if request.seconds.get("e2e")]
+    rows = [_slow_row(request, anchors.get(request["span_id"])) for request in requests if request["e2e"]]
     return bars.legend((stage, stage) for stage in (*STAGES, "other")) + bars.durations(
         rows, "stages of the slowest requests"
     )
 
 
-def _slow_row(request: SeenRequest, anchor: str | None) -> BarRow:
+def _slow_row(request: Mapping[str, Any], anchor: str | None) -> BarRow:
     at, pieces = 0.0, []
     for stage, length in stage_lengths(request):
         tip = f"{stage} {seconds(length)}\nfrom {seconds(at)} to {seconds(at + length)}"
         pieces.append(Piece(start=at, end=at + length, shade=stage, tip=tip))
         at += length
-    return BarRow(name=short_name(request), figure=seconds(request.seconds["e2e"]), pieces=pieces, href=anchor)
+    return BarRow(name=short_name(request), figure=seconds(request["e2e"]), pieces=pieces, href=anchor)
 
 
-def short_name(request: SeenRequest) -> str:
+def short_name(request: Mapping[str, Any]) -> str:
     """Return what a request is called in a chart: its id, or the beginning of its trace's."""
-    return shorten(text(request.attributes.get("inference.request.id") or request.trace_id[:12]), 34)
+    return shorten(text(request["request_id"] or request["trace_id"][:12]), 34)
 
 
-def stage_lengths(request: SeenRequest) -> list[tuple[str, float]]:
+def stage_lengths(request: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (stage or ``other``, seconds) along a request; what no stage accounts for is ``other``."""
-    keys = (
-        ("queue", "queue_wait"),
-        ("preprocessing", "preprocessing"),
-        ("prefill", "prefill"),
-        ("decode", "decode_time"),
-    )
-    told = [(stage, request.seconds[key]) for stage, key in keys if request.seconds.get(key)]
-    rest = request.seconds.get("e2e", 0.0) - sum(length for _, length in told)
+    told = [(stage, request[metric]) for stage, metric in STAGE_METRIC.items() if request[metric]]
+    rest = (request["e2e"] or 0.0) - sum(length for _, length in told)
     # Rounding of a float nanosecond is not a stage.
     return [*told, ("other", rest)] if rest > 1e-6 else told
 
 
-def mix(evidence: Evidence) -> Markup:
+def mix(report: Document) -> Markup:
     """Two bars: how requests ended, and what the largest stage of the completed ones was."""
-    rows = [("outcome", dict(evidence.outcomes)), ("bottleneck", dict(evidence.bottlenecks))]
-    return bars.mix(rows, "mix of requests")
+    counts = report["requests"]
+    outcomes = {name: count for name, count in counts.items() if name not in {"total", "terminated"} and count}
+    return bars.mix([("outcome", outcomes), ("bottleneck", report["stages"]["bottlenecks"])], "mix of requests")
 
 
-def against_length(evidence: Evidence) -> Markup | None:
+def against_length(table: RequestTable) -> Markup | None:
     """TTFT against the length of the prompt, request by request; None if too few requests have both."""
-    length, ttft = evidence.sample.column("input_tokens"), evidence.sample.column("ttft")
-    known = np.flatnonzero(~np.isnan(length) & ~np.isnan(ttft))[:DOTS]
+    points = table.connection.execute(
+        "SELECT input_tokens::DOUBLE, ttft FROM live WHERE input_tokens IS NOT NULL AND ttft IS NOT NULL"
+        # By a hash: the first ones would all be from the beginning of the run.
+        f" ORDER BY hash(span_id), id LIMIT {DOTS}"
+    ).fetchall()
     # Fewer points or lengths suggest a trend that is not there.
-    if len(known) < 20 or len(np.unique(length[known])) < 5:
+    if len(points) < 20 or len({length for length, _ in points}) < 5:
         return None
-    points = list(zip(length[known].tolist(), ttft[known].tolist(), strict=True))
-    return distributions.against(points, f"TTFT by input tokens, {plural(len(known), 'request')}")
+    return distributions.against(points, f"TTFT by input tokens, {plural(len(points), 'request')}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from otel_lifecycle._cli.evidence.document import Document
+from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.text import NOTHING, number, plural, printable, seconds, share, shorten, text
 
 FIGURES: Final = ("p50", "p95", "p99")

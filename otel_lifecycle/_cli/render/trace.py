@@ -11,13 +11,12 @@ from rich.text import Text
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.breaches import findings
-from otel_lifecycle._cli.evidence.document import instant
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import show_tables
 from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
-from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
+from otel_lifecycle._cli.text import NOTHING, instant, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 from otel_lifecycle._cli.trace.neighbours import NeighbourTrack
@@ -51,7 +50,7 @@ def plain(found: Anatomy) -> dict[str, Any]:
         "trace_id": request.trace_id,
         "span_id": request.span_id,
         "name": request.name,
-        "arrival": instant(request.start_ns * 1e-9),
+        "arrival": instant(request.start_ns),
         "outcome": request.outcome,
         "failure_stage": request.failure_stage,
         "reason": request.reason,
@@ -87,7 +86,7 @@ def show(out: Console, found: Anatomy) -> None:
     request = found.request
     title = Text.assemble((text(request.name), "bold"), f"  {request.outcome}  trace {request.trace_id}")
     out.print(title, highlight=False, soft_wrap=True)
-    out.print(f"arrived {instant(request.start_ns * 1e-9)}\n", style="dim")
+    out.print(f"arrived {instant(request.start_ns)}\n", style="dim")
     total = max((bar.end for bar in found.bars), default=0.0) or 1.0
     first = min((bar.start for bar in found.bars), default=0.0)
     width = max(10, min(WIDTH, out.width - NAME - FIGURE - 2))
@@ -250,7 +249,7 @@ def page(found: Anatomy) -> str:
     return render(
         Page(
             title=f"{request.name}: {request.outcome}",
-            subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns * 1e-9)}",
+            subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns)}",
             tiles=_tiles(request),
             warnings=_warnings(found),
             sections=sections,

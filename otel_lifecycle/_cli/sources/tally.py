@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from otel_lifecycle._cli.text import printable
 
@@ -68,4 +68,11 @@ class ReadingTally:
             (kind, self.counts[kind], meaning, self.notes.get(kind, []))
             for kind, meaning in MEANING.items()
             if self.counts[kind]
+        ]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return the same as plain data."""
+        return [
+            {"kind": kind, "count": number, "meaning": meaning, "places": places}
+            for kind, number, meaning, places in self.lines()
         ]

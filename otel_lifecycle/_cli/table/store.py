@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,8 +37,7 @@ class RequestTable:
         import duckdb
 
         # A folder with mode 0700: rows may hold ids of users.
-        self._folder = tempfile.TemporaryDirectory(prefix="otel-lifecycle-")
-        folder = Path(self._folder.name)
+        folder = Path(tempfile.mkdtemp(prefix="otel-lifecycle-"))
         self._batch = folder / "batch.jsonl"
         self._pending: list[bytes] = []
         self.count = 0
@@ -46,6 +47,10 @@ class RequestTable:
             # DuckDB's default is 80 % of the machine, which may be the machine that serves the model.
             self.connection.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = true")
             self.connection.execute(f"SET temp_directory = {quoted(str(folder / 'spilled'))}")
+            # Sums of floats depend on their order: with one thread, the same file gives the same report.
+            self.connection.execute("SET threads = 1")
+        # The folder goes with the table, also where nobody closes it: a table lives as long as its workload.
+        self._delete = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.connection.execute(create_statement())
 
     def __enter__(self) -> RequestTable:
@@ -57,7 +62,7 @@ class RequestTable:
     def close(self) -> None:
         """Close the database and delete its files."""
         self.connection.close()
-        self._folder.cleanup()
+        self._delete()
 
     def add(self, row: TableRow) -> None:
         """Add a row; it is in the table after the next :meth:`flush`."""
@@ -87,10 +92,16 @@ class RequestTable:
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
+    def one(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """Return the one row that a query gives."""
+        found = self.connection.execute(sql, list(parameters)).fetchone()
+        assert found is not None  # noqa: S101 - an aggregate always gives a row
+        return found
+
     def relation(self) -> DuckDBPyRelation:
         """Return the table as a DuckDB relation; the database lives as long as that does."""
         self.flush()
-        self._folder.cleanup()
+        self._delete()
         return self.connection.table(TABLE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -10,7 +11,7 @@ from markupsafe import Markup
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, bar_rows, durations, legend
 from otel_lifecycle._cli.draw.plot import Plot
 from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
+from otel_lifecycle._cli.requests.model import STAGES, SeenRequest
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack
@@ -41,17 +42,16 @@ def _row(bar: Bar) -> BarRow:
     return BarRow(name=name, figure=length, pieces=[piece], depth=bar.depth)
 
 
-def request_waterfall(request: SeenRequest) -> Markup:
-    """Return the waterfall of a request without its spans: its stages, one after the other."""
+def stages_waterfall(name: str, lengths: Mapping[str, float | None], e2e: float | None) -> Markup:
+    """Return the waterfall of a request without its spans: its stages, one after the other, up to an unknown one."""
     at, rows = 0.0, []
-    for stage in STAGES:
-        length = request.seconds.get(STAGE_METRIC[stage])
+    for stage, length in lengths.items():
         if length is None:
             break
         rows.append(_row(Bar(name=stage, start=at, end=at + length, depth=1, colour=stage)))
         at += length
-    whole = Bar(name=request.name, start=0.0, end=request.seconds.get("e2e", at), depth=0, colour="muted")
-    return durations([_row(whole), *rows], f"waterfall of {text(request.name)}")
+    whole = Bar(name=name, start=0.0, end=at if e2e is None else e2e, depth=0, colour="muted")
+    return durations([_row(whole), *rows], f"waterfall of {text(name)}")
 
 
 def shares(request: SeenRequest) -> Markup:

@@ -1,0 +1,1 @@
+"""Figures of a workload, in SQL over the table of requests."""

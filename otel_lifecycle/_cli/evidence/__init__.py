@@ -1,1 +1,0 @@
-"""The figures of a workload, gathered request by request in bounded memory."""
