@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otel_lifecycle._cli.evidence.evidence import Evidence
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
 
 from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.sides import Side, in_turns
+from otel_lifecycle._cli.comparison.sides import Run, Side, in_turns
 from otel_lifecycle._cli.comparison.verdicts import judged, usual_effect
-from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 
@@ -308,11 +305,6 @@ def test_the_page_has_the_verdict_wherever_it_has_the_change(runs: Path, cli: Ca
     assert re.search(r'<td class="left [^"]*">within noise</td>', page)
 
 
-def empty() -> Workload:
-    """Return a run without requests."""
-    return Workload(WorkloadSettings(), ReadingTally(), Evidence())
-
-
 @pytest.mark.parametrize(
     ("metric", "change", "runs", "reason"),
     [
@@ -337,7 +329,7 @@ def test_a_small_change_gets_no_verdict_however_sure(metric: str, change: float,
         p=1e-6,
         p_corrected=1e-6,
     )
-    sides = (Side(name=name, sources=(), runs=[empty()] * runs) for name in ("baseline", "candidate"))
+    sides = (Side(name=name, sources=(), runs=[Run()] * runs) for name in ("baseline", "candidate"))
     told = judged(found, usual_effect(*sides), whole=2.0)
     assert (told.verdict, told.reason) == ("no evidence" if reason else "worse", reason)
 
@@ -347,11 +339,9 @@ def test_a_small_change_gets_no_verdict_however_sure(metric: str, change: float,
 )
 def test_runs_by_turns_are_neighbours_in_pairs(order: str, paired: bool) -> None:
     """Told from when they went on; their order on the command line does not matter."""
-    runs: dict[str, list[Workload]] = {"b": [], "c": []}
+    runs: dict[str, list[Run]] = {"b": [], "c": []}
     for number, side in enumerate(order):
-        run = empty()
-        run.main.first_arrival, run.main.last_end = 100.0 * number, 100.0 * number + 50
-        runs[side].insert(0, run)
+        runs[side].insert(0, Run(start=100.0 * number, end=100.0 * number + 50))
     made = [Side(name=name, sources=(), runs=runs[name]) for name in "bc"]
     found = in_turns(*made)
     assert (found is not None) == paired
@@ -361,7 +351,5 @@ def test_runs_by_turns_are_neighbours_in_pairs(order: str, paired: bool) -> None
 
 def test_runs_at_the_same_time_are_no_neighbours() -> None:
     """Two servers beside each other disturb each other."""
-    run = empty()
-    run.main.first_arrival, run.main.last_end = 0.0, 50.0
-    made = [Side(name=name, sources=(), runs=[run]) for name in "bc"]
+    made = [Side(name=name, sources=(), runs=[Run(start=0.0, end=50.0)]) for name in "bc"]
     assert in_turns(*made) is None

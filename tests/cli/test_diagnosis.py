@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 
 from otel_lifecycle import Slo
+from otel_lifecycle._cli.analysis.document import report_of
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import ReadingTally

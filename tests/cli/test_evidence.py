@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -11,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.rows import COLUMNS, INDEX, Sample
-from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR, Sketch
-from otel_lifecycle._cli.evidence.timeline import BINS, WorkloadTimeline
-from otel_lifecycle._cli.evidence.workload import OPEN, Workload, WorkloadSettings, gather
 
 from otel_lifecycle import Slo, compute_request_metrics, replay_request_events, summarize_workload
+from otel_lifecycle._cli.analysis import figures
+from otel_lifecycle._cli.analysis.arrivals import in_flight
+from otel_lifecycle._cli.analysis.document import report_of
+from otel_lifecycle._cli.analysis.settings import OPEN, WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import Workload, gather
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
@@ -93,90 +92,33 @@ def test_figures_are_those_of_the_core() -> None:
     assert output["token_throughput"] * seconds == pytest.approx(summary["token_throughput"] * window[1])
 
 
-def test_beyond_the_sample_quantiles_keep_their_stated_error() -> None:
-    """Counts, means and extremes stay exact; quantiles are within half a percent, and the report says so."""
-    exact, sketched = (report_of(workload_of(LOAD, WorkloadSettings(sample=size)), []) for size in (400, 100))
-    assert (exact["relative_error"], sketched["relative_error"]) == (0.0, RELATIVE_ERROR)
-    for name in ("ttft", "tpot", "e2e"):
-        for figure in ("count", "mean", "max"):
-            assert sketched["latency"][name][figure] == exact["latency"][name][figure]
-        for figure in ("p50", "p95"):
-            # Linear interpolation between two samples lies between the two bins.
-            assert sketched["latency"][name][figure] == pytest.approx(exact["latency"][name][figure], rel=0.03)
+def test_quantiles_are_exact_whatever_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large workload is asked column by column, so that memory stays bounded; the figures are the same."""
+    whole = report_of(workload_of(LOAD), [])
+    monkeypatch.setattr(figures, "AT_ONCE", 1)
+    assert report_of(workload_of(LOAD), [])["latency"] == whole["latency"]
+    assert (whole["exact"], whole["relative_error"]) == (True, 0.0)
 
 
-@given(st.lists(st.floats(1e-8, 1e6), min_size=1, max_size=300), st.sampled_from([0.0, 0.1, 0.5, 0.95, 0.99, 1.0]))
-def test_a_sketch_is_within_its_error_of_a_sample(values: list[float], q: float) -> None:
-    """Any quantile of any samples is that near to the sample of its rank."""
-    sketch = Sketch()
-    sketch.add(np.array(values))
-    rank = sorted(values)[math.floor(q * (len(values) - 1))]
-    found = sketch.quantile(q)
-    assert found is not None
-    assert found == pytest.approx(rank, rel=RELATIVE_ERROR * 1.01)
+TIMES = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**11)), min_size=1, max_size=40)
 
 
-@given(st.lists(st.one_of(st.just(0.0), st.just(math.nan), st.floats(1e-6, 1e3)), max_size=50))
-def test_what_is_unknown_is_no_sample(values: list[float]) -> None:
-    """NaN is left out, zero is a sample; the mean of none is None."""
-    sketch = Sketch()
-    sketch.add(np.array(values, dtype=np.float64))
-    known = [value for value in values if not math.isnan(value)]
-    assert sketch.n == len(known)
-    assert sketch.mean == (pytest.approx(sum(known) / len(known)) if known else None)
-    assert sketch.quantile(0.0) == (pytest.approx(min(known), rel=RELATIVE_ERROR * 1.01) if known else None)
-
-
-def rows(starts: list[float], lengths: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return rows of requests that only have times."""
-    made = np.full((len(starts), len(COLUMNS)), np.nan)
-    made[:, INDEX["start"]] = np.array(starts) + 1.7e9
-    made[:, INDEX["end"]] = made[:, INDEX["start"]] + lengths
-    made[:, INDEX["completed"]] = 1
-    made[:, INDEX["whole_breakdown"]] = 0
-    return made
-
-
-TIMES = st.lists(st.tuples(st.floats(0, 20_000), st.floats(0, 600)), min_size=1, max_size=60)
-
-
-@settings(deadline=None)
-@given(TIMES, st.integers(1, 5))
-def test_a_timeline_loses_nothing_while_it_widens(times: list[tuple[float, float]], parts: int) -> None:
-    """However the requests come in, arrivals, ends and the time spent in flight add up."""
-    timeline = WorkloadTimeline()
-    for part in range(parts):
-        chosen = times[part::parts]
-        if chosen:
-            timeline.add(rows([start for start, _ in chosen], [length for _, length in chosen]))
-    assert timeline.field("arrivals").sum() == len(times)
-    assert timeline.field("ends").sum() == len(times)
-    assert len(timeline.field("arrivals")) <= BINS
-    spent = float(timeline.in_flight().sum() * timeline.width)
-    assert spent == pytest.approx(sum(length for _, length in times), abs=1e-3 * len(times))
-
-
-def test_an_impossible_time_does_not_stretch_the_timeline() -> None:
-    """A clock that was never set would make every bin a year long."""
-    timeline = WorkloadTimeline()
-    made = rows([0.0, 10.0], [1.0, 1.0])
-    made[0, INDEX["start"]] = 5.0
-    timeline.add(made)
-    assert timeline.field("arrivals").sum() == 1
-    assert timeline.width < 1
-
-
-def test_a_sample_is_uniform() -> None:
-    """Early and late requests are kept alike, whatever the batches."""
-    sample = Sample(500)
-    for batch in np.array_split(np.arange(20_000, dtype=np.float64), 37):
-        made = np.zeros((len(batch), len(COLUMNS)))
-        made[:, INDEX["start"]] = batch
-        sample.add(made)
-    kept = sample.column("start")
-    assert (len(kept), len(np.unique(kept)), sample.complete) == (500, 500, False)
-    # The mean of 500 of 0..19999 lies within 4 standard errors of the middle.
-    assert abs(float(kept.mean()) - 10_000) < 4 * 20_000 / math.sqrt(12 * 500)
+@settings(deadline=None, max_examples=8)
+@given(TIMES)
+def test_the_level_in_flight_is_that_of_a_count(times: list[tuple[int, int]]) -> None:
+    """Mean and peak, of any stays, also of no length and at one instant."""
+    starts = [START_NS + start for start, _ in times]
+    ends = [start + length for start, (_, length) in zip(starts, times, strict=True)]
+    made = [
+        replace(request_span(one, EVEN), span_id=f"{number:016x}", start_ns=start, end_ns=end, events=())
+        for number, (one, start, end) in enumerate(zip(simulate(Load(requests=len(times))), starts, ends, strict=False))
+    ]
+    workload = gathered(made)
+    mean, peak = in_flight(workload.table, min(starts), max(ends))
+    stays = [(start, max(end, start + 1)) for start, end in zip(starts, ends, strict=True)]
+    assert peak == max(sum(a <= at < b for a, b in stays) for at in starts)
+    length = max(ends) - min(starts)
+    assert mean == (pytest.approx(sum(min(b, max(ends)) - a for a, b in stays) / length, rel=1e-6) if length else None)
 
 
 def test_warm_up_and_parts_of_requests_stand_apart() -> None:
@@ -288,15 +230,14 @@ def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
         request_span(ok, EVEN, **{"inference.e2e": 2.5}),
         request_span(bad, EVEN, **{"inference.e2e": 0.75, "inference.outcome": "failed"}),
     ]
-    for sample in (2, 1):
-        report = report_of(gathered(spans, WorkloadSettings(sample=sample, group_by="model")), [])
-        latency = report["latency"]
-        assert {name: (latency[name]["count"], latency[name]["mean"]) for name in ("e2e_completed", "e2e")} == {
-            "e2e_completed": (1, 2.5),
-            "e2e": (2, 1.625),
-        }
-        assert latency["e2e_completed"]["p50"] == pytest.approx(2.5, rel=RELATIVE_ERROR)
-        assert report["groups"][0]["e2e_completed"]["count"] == 1
+    report = report_of(gathered(spans, WorkloadSettings(group_by="model")), [])
+    latency = report["latency"]
+    assert {name: (latency[name]["count"], latency[name]["mean"]) for name in ("e2e_completed", "e2e")} == {
+        "e2e_completed": (1, 2.5),
+        "e2e": (2, 1.625),
+    }
+    assert latency["e2e_completed"]["p50"] == 2.5
+    assert report["groups"][0]["e2e_completed"]["count"] == 1
 
 
 def test_groups_add_up_to_the_whole() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 
+from otel_lifecycle._cli.analysis.document import report_of
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.replayed import replayed

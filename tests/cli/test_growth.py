@@ -6,8 +6,9 @@ import json
 import tracemalloc
 
 import pytest
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate, spans_of
@@ -19,10 +20,10 @@ def held(requests: int) -> int:
     load = Load(requests=requests)
     spans = [span(spans_of(request, load)[0], {}) for request in simulate(load)]
     tracemalloc.start()
-    workload = gather(spans, WorkloadSettings(sample=1000), ReadingTally())
+    workload = gather(spans, WorkloadSettings(), ReadingTally())
     current, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert workload.main.total == requests
+    assert workload.total == requests
     return current
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-import numpy as np
 import pytest
-from otel_lifecycle._cli.evidence import rows
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import rates
-from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.sides import Side, run_of
 from otel_lifecycle._core.slo import WHOLE, Slo
 from tests.cli import verdicts_of_equal_runs as simulation
-from tests.cli.generator import Load, write
+from tests.cli.generator import Load, simulate, write
+from tests.cli.test_evidence import gathered, request_span
 
 
 @pytest.mark.slow
@@ -46,12 +45,13 @@ def test_of_a_sample_the_rate_is_that_of_all(tmp_path: Path) -> None:
     for seed in (1, 2):
         with (tmp_path / "run.json").open("wb") as out:
             write(Load(requests=400, rate=2.2, seed=seed), out)
-        run = read_workload((str(tmp_path / "run.json"),), WorkloadSettings(sample=40, slo=Slo(ttft=0.3)))
-        made.append(Side(name="side", sources=(), runs=[run]))
+        workload = read_workload((str(tmp_path / "run.json"),), WorkloadSettings(slo=Slo(ttft=0.3)))
+        made.append(Side(name="side", sources=(), runs=[run_of(workload, sample=40)]))
     one, other = made
     told = next(found for found in rates.rates(one, other, (), False) if found.metric == "goodput")
-    whole = one.runs[0].main
-    assert (told.baseline, told.baseline_count) == (whole.slo_met / 400, 400)
+    met, judged = one.runs[0].counts["goodput"]
+    assert (told.baseline, told.baseline_count) == (met / 400, judged)
+    assert judged == 400
     assert told.low is not None
     assert told.high is not None
     assert (told.low + told.high) / 2 == pytest.approx(told.difference, abs=0.02)
@@ -62,20 +62,25 @@ def test_rows_are_judged_as_requests_are(slo: Slo) -> None:
     """What is unknown is not judged, and what did not complete has not met its SLO."""
     known = [{"ttft": 0.4, "tpot": 0.04, "e2e": 2.0}, {"ttft": 0.5, "tpot": 0.06, "e2e": 3.5}, {"e2e": 3.0}, {}]
     cases = [(seconds, completed) for seconds in known for completed in (True, False)]
-    made = np.full((len(cases), len(rows.COLUMNS)), np.nan)
-    for row, (seconds, completed) in zip(made, cases, strict=True):
-        row[rows.INDEX["completed"]] = completed
-        for name, value in seconds.items():
-            row[rows.INDEX[name]] = value
-    expected = [slo.judge(seconds, completed=completed)[WHOLE] for seconds, completed in cases]
-    assert rates.judged(made, slo).tolist() == expected
+    load = Load(requests=len(cases), cancelled=0, failed=0)
+    spans = [
+        request_span(
+            request,
+            load,
+            **{f"inference.{name}": seconds.get(name) for name in ("ttft", "tpot", "e2e")},
+            **{"inference.outcome": "completed" if completed else "failed"},
+        )
+        for request, (seconds, completed) in zip(simulate(load), cases, strict=True)
+    ]
+    told = run_of(gathered(spans, WorkloadSettings(slo=slo))).columns["slo_met"]
+    assert told.tolist() == [slo.judge(seconds, completed=completed)[WHOLE] for seconds, completed in cases]
 
 
-def test_rows_and_counts_mean_the_same(tmp_path: Path) -> None:
-    """The columns of the rows add up to what the evidence counts."""
+def test_columns_and_counts_mean_the_same(tmp_path: Path) -> None:
+    """The columns of the requests add up to what is counted."""
     case = simulation.Case(name="", load=Load(requests=400, rate=4.0), patience=1.0)
-    main = simulation.run(case, tmp_path, 1, 4).main
-    assert min(main.outcomes[outcome] for outcome in ("timed_out", "failed")) > 0
+    run = simulation.run(case, tmp_path, 1, 4)
+    assert min(run.columns[outcome].sum() for outcome in ("timed_out", "failed")) > 0
     for name in ("success_rate", "timeout_rate", "failure_rate", "rejection_rate"):
-        _, column, counted = rates.RATES[name]
-        assert counted(main) == (main.sample.column(column).sum(), main.sample.column("terminated").sum())
+        _, column = rates.RATES[name]
+        assert run.counts[name] == (run.columns[column].sum(), run.columns["terminated"].sum())

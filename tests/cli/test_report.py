@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 import pytest
-from otel_lifecycle._cli.evidence.document import report_of
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings
 from rich.console import Console
 
+from otel_lifecycle._cli.analysis.document import report_of
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.commands.report import title_of
 from otel_lifecycle._cli.diagnosis.case import Finding
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import zstandard
-from otel_lifecycle._cli.evidence.workload import WorkloadSettings, gather
 
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.problems import NotATrace, Unusable
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.seen import Seen
@@ -35,7 +36,7 @@ def counted(*sources: Path) -> tuple[int, dict[str, int]]:
     """Return the requests that some sources have, and the troubles counted."""
     tally = ReadingTally()
     workload = gather(Reader([str(source) for source in sources], tally), WorkloadSettings(), tally)
-    return workload.main.total, {kind: number for kind, number, _, _ in tally.lines()}
+    return workload.total, {kind: number for kind, number, _, _ in tally.lines()}
 
 
 def one_span(**changes: Any) -> dict[str, Any]:

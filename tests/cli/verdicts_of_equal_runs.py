@@ -14,11 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from otel_lifecycle._cli.evidence.workload import Workload, WorkloadSettings
-
+from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.commands.report import read_workload
-from otel_lifecycle._cli.comparison import sides
-from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import compare, usual_effect
 from otel_lifecycle._core.slo import Slo
 from tests.cli.generator import START_NS, Load, Simulated, encode, line, simulate, spans_of
@@ -53,7 +51,7 @@ def side(case: Case, folder: Path, seeds: Iterator[int], slots: int) -> Side:
     return Side(name="side", sources=(), runs=[run(case, folder, next(seeds), slots) for _ in range(case.runs)])
 
 
-def run(case: Case, folder: Path, seed: int, slots: int) -> Workload:
+def run(case: Case, folder: Path, seed: int, slots: int) -> Run:
     """Simulate one run, write it down and read it."""
     load, file = replace(case.load, seed=seed, slots=slots), folder / "run.json"
     with file.open("wb") as out:
@@ -61,7 +59,7 @@ def run(case: Case, folder: Path, seed: int, slots: int) -> Workload:
             spans = spans_of(request, load)
             late = request.admit - request.arrive > case.patience
             out.write(line([timed_out(spans[0], request, case.patience)] if late else spans))
-    return read_workload((str(file),), WorkloadSettings(sample=sides.SAMPLE, slo=SLO))
+    return run_of(read_workload((str(file),), WorkloadSettings(slo=SLO)))
 
 
 def timed_out(span: dict[str, Any], request: Simulated, patience: float) -> dict[str, Any]:

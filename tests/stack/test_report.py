@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from otel_lifecycle._cli.evidence.sketch import RELATIVE_ERROR
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.problems import UNUSABLE
@@ -156,10 +155,10 @@ def test_quantiles_lie_between_the_same_edges(run: Run, name: str, q: str) -> No
 
 @pytest.mark.parametrize("q", QUANTILES)
 def test_quantiles_of_gaps_lie_between_the_same_edges(run: Run, q: str) -> None:
-    """Or past one by as much as the sketch errs, which the report keeps of all gaps."""
+    """The report has every gap, the histogram the bucket it is in."""
     low, high, asked = edges(run, "latency/itl", ALL, q)
     assert low <= asked <= high
-    assert low * (1 - RELATIVE_ERROR) <= told(run.report("all"), f"latency/itl/{q}") <= high * (1 + RELATIVE_ERROR)
+    assert low <= told(run.report("all"), f"latency/itl/{q}") <= high
 
 
 def test_where_the_others_ended(run: Run) -> None:

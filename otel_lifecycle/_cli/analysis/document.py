@@ -80,7 +80,7 @@ def _warnings(workload: Workload, sources: Iterable[str]) -> list[str]:
         told.append(SAMPLED)
     key = workload.settings.group_by
     if key is not None:
-        (known,) = workload.table.one("SELECT count(*) FILTER (WHERE grp <> ?) FROM live", [UNTOLD])
+        (known,) = workload.table.one("SELECT count(*) FILTER (grp <> ?) FROM live", [UNTOLD])
         if not known and workload.total:
             names = "" if key in SHORT else f"; it is an attribute's name or one of {', '.join(SHORT)}"
             told.append(f"no request bears {SHORT.get(key, key)!r}, so there is nothing to group by{names}")

@@ -137,8 +137,8 @@ WITH chosen AS (SELECT id, {key} AS key, start_ns, stop_ns, start, stop FROM {so
 moves AS (
   SELECT key, start_ns AS moment, 1 AS kind, id FROM chosen UNION ALL SELECT key, stop_ns, 0, NULL FROM chosen
 ), counted AS (
-  SELECT id, count(*) FILTER (WHERE kind = 0) OVER earlier_moves AS gone, max(moment) FILTER (WHERE kind = 0) OVER earlier_moves AS newest
-  FROM moves WINDOW earlier_moves AS (PARTITION BY key ORDER BY moment, kind ROWS UNBOUNDED PRECEDING)
+  SELECT id, sum(1 - kind) OVER past AS gone, max(CASE WHEN kind = 0 THEN moment END) OVER past AS newest
+  FROM moves WINDOW past AS (PARTITION BY key ORDER BY moment, kind ROWS UNBOUNDED PRECEDING)
 )
 SELECT id, key, start, stop, rank() OVER earlier - 1 - gone AS level, (start_ns - newest) * 1e-9 AS after,
   (start_ns - lag(start_ns) OVER earlier) * 1e-9 AS between

@@ -50,7 +50,7 @@ def _figures(count: int, mean: float | None, quantiles: list[float] | None, larg
 def histogram(table: RequestTable, values: str, source: str, bars: int) -> tuple[list[float], list[int]]:
     """Return the edges and counts of bars of equal ratio over the positive values; zeros are in the first."""
     low, high, zeros = table.one(
-        f"SELECT min(v) FILTER (WHERE v > 0), max(v), count(*) FILTER (WHERE v <= 0) FROM (SELECT {values} AS v FROM {source})"
+        f"SELECT min(v) FILTER (v > 0), max(v), count(*) FILTER (v <= 0) FROM (SELECT {values} AS v FROM {source})"
     )
     if low is None:
         return [1e-9, 2e-9], [zeros]

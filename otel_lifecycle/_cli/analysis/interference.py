@@ -17,14 +17,14 @@ SHOWN: Final = 5
 _SPLIT: Final = "queue_idle IS NOT NULL AND queue_wait IS NOT NULL"
 # A stall count of 0 is evidence: the request was watched and had no stall.
 _SUMS: Final = f"""
-SELECT count(*) FILTER (WHERE {_SPLIT}) AS split, sum(queue_wait) FILTER (WHERE {_SPLIT}) AS wait,
+SELECT count(*) FILTER ({_SPLIT}) AS split, sum(queue_wait) FILTER (WHERE {_SPLIT}) AS wait,
   {", ".join(f"sum(queue_{one}) FILTER (WHERE {_SPLIT}) AS queue_{one}" for one in QUEUE)},
-  count(stall_count) AS watched, count(*) FILTER (WHERE stall_count > 0) AS stalled, sum(stall_count)::BIGINT AS stalls,
+  count(stall_count) AS watched, count(*) FILTER (stall_count > 0) AS stalled, sum(stall_count)::BIGINT AS stalls,
   sum(decode_time) FILTER (WHERE stall_count IS NOT NULL) AS decode_time,
   {", ".join(f"sum(stall_{one}) FILTER (WHERE stall_count IS NOT NULL) AS stall_{one}" for one in ("time", *STALLS))},
   max(stall_max) AS longest,
   {", ".join(f"count(company_{one}) AS company_{one}, avg(company_{one}) AS mean_{one}" for one in COMPANY)},
-  count(*) FILTER (WHERE interference_complete = false) AS incomplete
+  count(*) FILTER (interference_complete = false) AS incomplete
 FROM live_rows
 """
 _CAUSES: Final = """

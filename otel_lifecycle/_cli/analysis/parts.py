@@ -15,8 +15,8 @@ MAX_PARTS: Final = 50
 COLUMNS: Final = ("ttft", "tpot", "e2e", "e2e_completed", "input_tokens", "output_tokens")
 
 _COUNTS: Final = f"""
-SELECT part_name AS title, count(*) AS total, count(*) FILTER (WHERE terminated) AS terminated,
-  {", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}') AS {outcome}" for outcome in OUTCOMES)},
+SELECT part_name AS title, count(*) AS total, count(*) FILTER (terminated) AS terminated,
+  {", ".join(f"count(*) FILTER (outcome = '{outcome}') AS {outcome}" for outcome in OUTCOMES)},
   {", ".join(f"avg(coalesce(share_{stage}, 0)) FILTER (WHERE whole) AS {stage}" for stage in STAGES)}
 FROM part_rows GROUP BY part_name ORDER BY total DESC, title
 """

@@ -30,13 +30,13 @@ MAX_ALIKE: Final = 50
 SLOWEST: Final = 10
 
 _COUNTS: Final = """
-SELECT count(*) AS total, count(*) FILTER (WHERE terminated) AS terminated, count(*) FILTER (WHERE rejected) AS rejected,
-  count(*) FILTER (WHERE whole) AS whole, count(slo_met) AS slo_judged, count(*) FILTER (WHERE slo_met) AS slo_met,
-  count(*) FILTER (WHERE legal = false) AS illegal, coalesce(sum(preemptions), 0)::BIGINT AS preemptions,
-  count(*) FILTER (WHERE preemptions > 0) AS preempted_requests, coalesce(sum(wasted_tokens), 0)::BIGINT AS wasted_tokens,
-  count(*) FILTER (WHERE wasted_tokens > 0) AS wasting_requests,
-  count(*) FILTER (WHERE client_disconnected AND completed) AS completed_without_client,
-  count(*) FILTER (WHERE NOT believed) AS wrong_clocks
+SELECT count(*) AS total, count(*) FILTER (terminated) AS terminated, count(*) FILTER (rejected) AS rejected,
+  count(*) FILTER (whole) AS whole, count(slo_met) AS slo_judged, count(*) FILTER (slo_met) AS slo_met,
+  count(*) FILTER (legal = false) AS illegal, coalesce(sum(preemptions), 0)::BIGINT AS preemptions,
+  count(*) FILTER (preemptions > 0) AS preempted_requests, coalesce(sum(wasted_tokens), 0)::BIGINT AS wasted_tokens,
+  count(*) FILTER (wasted_tokens > 0) AS wasting_requests,
+  count(*) FILTER (client_disconnected AND completed) AS completed_without_client,
+  count(*) FILTER (NOT believed) AS wrong_clocks
 FROM live
 """
 

@@ -316,7 +316,7 @@ def _preempted(case: Case) -> str:
 def stalls(case: Case) -> Finding | None:
     """A gap in the middle of decode, or a preemption."""
     judged, gaps, longest = case.workload.table.one(
-        f"SELECT count(*), count(*) FILTER (WHERE stalled), max(itl_max) FILTER (WHERE stalled) FROM (SELECT itl_max,"
+        f"SELECT count(*), count(*) FILTER (stalled), max(itl_max) FILTER (WHERE stalled) FROM (SELECT itl_max,"
         f" itl_max >= {STALL_S} AND itl_max >= {STALL} * itl_p50 AS stalled FROM live"
         " WHERE itl_p50 IS NOT NULL AND itl_max IS NOT NULL)"
     )
