@@ -66,14 +66,27 @@ def test_import_loads_the_api_only() -> None:
     assert packages - {"opentelemetry"} == {"otel_lifecycle"}
 
 
+HELPERS = {"annotations", "Any", "TYPE_CHECKING"}
+"""What the module imports for itself."""
+
+
 def test_all_is_sorted_and_complete() -> None:
     """``__all__`` is sorted, is what the package promises, and is every public name there is."""
+    assert otel_lifecycle.request is vars(otel_lifecycle)["request"], "the first name loads them all"
     members = [
         name
         for name, member in vars(otel_lifecycle).items()
-        if not name.startswith("_") and not inspect.ismodule(member) and name != "annotations"
+        if not name.startswith("_")
+        and not inspect.ismodule(member)
+        and name not in {"annotations", "Any", "TYPE_CHECKING"}
     ]
     assert otel_lifecycle.__all__ == sorted(members) == PUBLIC
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    """So that hasattr and getattr with a default work on the package."""
+    assert not hasattr(otel_lifecycle, "no_such_name")
+    assert set(PUBLIC) <= set(dir(otel_lifecycle))
 
 
 @pytest.mark.source
