@@ -20,7 +20,7 @@ from otel_lifecycle.semconv import OUTCOMES
 Document = dict[str, Any]
 
 SCHEMA_VERSION: Final = 1
-"""Of the report as JSON; it grows when a key is removed or gets another meaning.  New keys do not change it."""
+"""Version of the report's JSON; it grows when a key is removed or changes its meaning, not when one is added."""
 
 LATENCIES: Final = ("ttft", "tpot", "e2e", "e2e_completed")
 """Each over all requests that have it; the last one over the completed ones alone."""
@@ -83,7 +83,7 @@ def _warnings(workload: Workload, sources: Iterable[str]) -> list[str]:
         (known,) = workload.table.one("SELECT count(*) FILTER (grp <> ?) FROM live", [UNTOLD])
         if not known and workload.total:
             names = "" if key in SHORT else f"; it is an attribute's name or one of {', '.join(SHORT)}"
-            told.append(f"no request bears {SHORT.get(key, key)!r}, so there is nothing to group by{names}")
+            told.append(f"no request has {SHORT.get(key, key)!r}, so there is nothing to group by{names}")
     return told
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,17 +11,16 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.analysis.settings import EARLIEST, SHORT
 from otel_lifecycle._cli.events.columns import NANOSECONDS
 from otel_lifecycle._cli.events.log import Log
-from otel_lifecycle._cli.requests.foreign import Judged, Replay
+from otel_lifecycle._cli.requests.foreign import as_judged
 from otel_lifecycle._cli.requests.from_span import request_as_judged
 from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.believed import MOST
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span
-from otel_lifecycle._core.attributes import end_attributes
+from otel_lifecycle._core.judge import Replay, judge_events
 from otel_lifecycle._core.metrics import compute_request_metrics
 from otel_lifecycle._core.outcome import classify_request_outcome
 from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.token_offsets import pack_offsets
-from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle.errors import InvalidValue
 
 _USAGE: Final = {
@@ -61,17 +60,13 @@ class Replayed:
 def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
     """Replay a request; ``offset_ns`` is added to times that are not epoch times, where spans need one."""
     # Twice: the user sees times in the log's own unit, without rounding; spans need epoch nanoseconds.
-    report = _report(log, shape, lambda time: time)[0]
+    report = _report(log, shape)
     metrics = compute_request_metrics(report)
-    in_ns, replay = _report(log, shape, lambda time: None if time is None else _epoch_ns(time, log.unit, offset_ns))
     span = _span(log, offset_ns)
-    finished = _finished(log, in_ns, replay)
-    judged = Judged(
-        attributes={**end_attributes(finished, assess(finished)), **_offsets(in_ns)},
-        breaches=tuple(replay.breaches),
-        gaps=tuple(gap * 1e-9 for gap in in_ns["itl"]),
-        wasted=replay.wasted,
-    )
+    told = [(event["event"], _known_ns(event["timestamp"], log.unit, offset_ns), event) for event in log.events]
+    found = judge_events(told, {semconv.SHAPE: shape, **_beside(log)})
+    judged = as_judged(found)
+    judged.attributes.update(_offsets(found.finished.report))
     return Replayed(
         log=log,
         report=report,
@@ -91,14 +86,12 @@ def _offsets(report: Report) -> dict[str, Any]:
     return {semconv.TOKEN_OFFSETS: offsets.packed, **dropped}
 
 
-def _report(log: Log, shape: str, convert: Callable[[Any], Any]) -> tuple[Report, Replay]:
-    """Replay the events at their converted times."""
+def _report(log: Log, shape: str) -> Report:
+    """Replay the events at their own times."""
     replay = Replay(shape)
     for event in log.events:
-        default = None if event["event"] == "output" else 1
-        time = event["timestamp"]
-        replay.apply(event["event"], convert(time), event.get("count", default), event.get("choice", 0))
-    return build_report(replay.timeline, replay.close(), usage=_usage(log).get("output_tokens")), replay
+        replay.apply(event["event"], event["timestamp"], event)
+    return build_report(replay.timeline, replay.close(), usage=_usage(log).get("output_tokens"))
 
 
 def _usage(log: Log) -> dict[str, int]:
@@ -112,18 +105,13 @@ def _usage(log: Log) -> dict[str, int]:
     return found
 
 
-def _finished(log: Log, report: Report, replay: Replay) -> Finished:
-    status, reason = report["status"], log.attributes.get("reason", log.attributes.get(semconv.END_REASON))
+def _beside(log: Log) -> dict[str, Any]:
+    """Return what the lines gave beside the events, as the attributes of a span."""
+    usage = {_USAGE[name]: value for name, value in _usage(log).items()}
+    reason = log.attributes.get("reason", log.attributes.get(semconv.END_REASON))
     # The closed list of the wire: free text would make an unbounded number of metric series.
     told = None if reason is None else str(reason) if str(reason) in semconv.REASONS else semconv.OTHER
-    return Finished(
-        report=report,
-        reason=told,
-        error_type="timeout" if status == "timed_out" else (told or semconv.OTHER) if status == "failed" else None,
-        usage=_usage(log),
-        violations=replay.counts,
-        preemptions=dict(replay.timeline.preemptions),
-    )
+    return usage if told is None else {**usage, semconv.END_REASON: told, semconv.ERROR_TYPE: told}
 
 
 def _outcome(report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,6 +150,10 @@ def _span(log: Log, offset_ns: int) -> Span:
         source=log.source,
         line=log.line,
     )
+
+
+def _known_ns(time: Any, unit: str, offset_ns: int) -> int | None:
+    return None if time is None else _epoch_ns(time, unit, offset_ns)
 
 
 def _epoch_ns(time: Any, unit: str, offset_ns: int) -> int:
