@@ -5,19 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
-from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.reader import total_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class ReadingBar:
@@ -44,10 +37,20 @@ def reading(sources: Iterable[str], what: str = "reading") -> Iterator[ReadingBa
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total_bytes(sources))
-        yield ReadingBar(progress, task)
+    # A script must not wait for the drawing of a bar that it does not see.
+    from rich import progress
+
+    from otel_lifecycle._cli.render.terminal import console
+
+    columns = (
+        progress.TextColumn(what),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console(stderr=True), transient=True) as shown:
+        yield ReadingBar(shown, shown.add_task(what, total=total_bytes(sources)))
 
 
 @contextmanager
@@ -57,5 +60,7 @@ def working(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    from otel_lifecycle._cli.render.terminal import console
+
     with console(stderr=True).status(what):
         yield

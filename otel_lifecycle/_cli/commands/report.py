@@ -16,10 +16,8 @@ from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
 from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
-from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
-from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
 from otel_lifecycle._cli.sources.reader import STDIN, Reader
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.text import number, plural, share
@@ -112,11 +110,18 @@ def show(document: Document, diagnosis: Diagnosis, form: str | None, limit: int)
     elif form == "csv":
         write_csv(whole, sys.stdout)
     elif form == "junit":
+        from otel_lifecycle._cli.render import junit
+
         click.echo(junit.of_report(diagnosis))
     elif form == "markdown":
+        from otel_lifecycle._cli.render import markdown
+
         click.echo(markdown.document(title_of(document), report_tables(document, limit), document["warnings"]))
         click.echo(f"\n{markdown.diagnosis(diagnosis)}")
     else:
+        # Rich takes longer to load than a short file to read.
+        from otel_lifecycle._cli.render.terminal import console, show_diagnosis, show_tables
+
         out = console()
         out.print(f"{title_of(document)}, from {', '.join(document['sources'])}", style="bold", markup=False)
         for warning in document["warnings"]:

@@ -12,8 +12,7 @@ from otel_lifecycle._cli.commands.report import write_page
 from otel_lifecycle._cli.problems import Unusable
 from otel_lifecycle._cli.render.machine import to_json
 from otel_lifecycle._cli.render.terminal import console
-from otel_lifecycle._cli.sources.jaeger_api import is_url
-from otel_lifecycle._cli.sources.reader import Reader, kept_pipe
+from otel_lifecycle._cli.sources.reader import Reader, is_url, kept_pipe
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
 from otel_lifecycle._cli.trace.find import find, only_request

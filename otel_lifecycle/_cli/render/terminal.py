@@ -34,10 +34,10 @@ NARROWEST: Final = 120
 
 def console(stderr: bool = False) -> Console:
     """Return a console as wide as the terminal; wide enough for trace ids where there is none."""
-    # Without highlighting: rich would colour parts of ids as numbers.
-    made = Console(stderr=stderr, highlight=False)
+    # Rich would colour parts of ids as numbers, and draw a name such as ":key:" as a picture.
+    made = Console(stderr=stderr, highlight=False, emoji=False)
     if not made.is_terminal and made.width < NARROWEST:
-        return Console(stderr=stderr, highlight=False, width=NARROWEST)
+        return Console(stderr=stderr, highlight=False, emoji=False, width=NARROWEST)
     return made
 
 

@@ -1,11 +1,15 @@
-"""One interface for every JSON document that holds spans: find the decoder of a document, and call it."""
+"""One interface for every message that holds spans: OTLP as protobuf or JSON, Jaeger's and Tempo's JSON."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from otel_lifecycle._cli.sources import jaeger, otlp_json
+import orjson
+
+from otel_lifecycle._cli.sources import jaeger, looks, otlp_json
+from otel_lifecycle._cli.sources.framing import Message
 from otel_lifecycle._cli.sources.intake import Intake
+from otel_lifecycle._cli.sources.lenient import loads
 
 
 class Decoder(Protocol):
@@ -20,3 +24,23 @@ def decoder_of(document: object) -> Decoder | None:
     if otlp_json.is_otlp(document):
         return otlp_json.decode
     return jaeger.decode if jaeger.is_jaeger(document) else None
+
+
+def decode_message(message: Message, intake: Intake) -> str:
+    """Put the wanted items of a message into an intake; return why it holds none, or an empty text."""
+    kind, content = message
+    if kind == "proto":
+        # Only protobuf needs its library, whose import takes longer than reading a small trace.
+        from otel_lifecycle._cli.sources import otlp_proto
+
+        return "" if otlp_proto.decode(content, intake) else "not OTLP"
+    try:
+        documents = loads(content)
+    except orjson.JSONDecodeError as error:
+        return f"not JSON ({error}){looks.like(content)}"
+    for document in documents if isinstance(documents, list) else [documents]:
+        decode = decoder_of(document)
+        if decode is None:
+            return f"JSON, but no traces of OTLP, Jaeger or Tempo{looks.like_document(document, content)}"
+        decode(document, intake)
+    return ""

@@ -49,11 +49,6 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _READ: Final = 2**20
 
 
-def is_url(source: str) -> bool:
-    """Return whether a source names a server to ask instead of a file."""
-    return source.startswith(("http://", "https://"))
-
-
 def without_credentials(address: str) -> str:
     """Return an address as it may be printed: without a user and a password."""
     # Used for every message and note: a report that is sent to others must not contain a password.

@@ -14,14 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
-import orjson
-
 from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
-from otel_lifecycle._cli.sources import jaeger_api, looks, otlp_proto
-from otel_lifecycle._cli.sources.decoders import decoder_of
+from otel_lifecycle._cli.sources.decoders import decode_message, decoder_of
 from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
 from otel_lifecycle._cli.sources.intake import Intake
-from otel_lifecycle._cli.sources.lenient import loads
 from otel_lifecycle._cli.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.spans import Item, Span
@@ -33,6 +29,11 @@ STDIN: Final = "-"
 CHUNK: Final = 2**20
 TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"', b'"batches"', b'"traceID"')
 """What a JSON line that was cut short still shows of a trace file."""
+
+
+def is_url(source: str) -> bool:
+    """Return whether a source names a server to ask instead of a file."""
+    return source.startswith(("http://", "https://"))
 
 
 class Reader:
@@ -75,7 +76,7 @@ class Reader:
 
     def _batches(self, source: str) -> Iterator[list[Item]]:
         """Yield the items of a source, message by message."""
-        if jaeger_api.is_url(source):
+        if is_url(source):
             yield from self._answers(source)
             return
         for name, opened in _files(source):
@@ -83,6 +84,9 @@ class Reader:
 
     def _answers(self, source: str) -> Iterator[list[Item]]:
         """Yield the items of a Jaeger, answer by answer."""
+        # Only a server needs the libraries of HTTP.
+        from otel_lifecycle._cli.sources import jaeger_api
+
         place = jaeger_api.without_credentials(source)
         for answer in jaeger_api.fetch(source, time.time_ns() // 1000, self.tally):
             BEING_READ.set(place)
@@ -124,17 +128,16 @@ class Reader:
     def _messages(self, name: str, stream: Stream) -> Iterator[list[Item]]:
         known, number, problem, cut = 0, 0, "it holds no message", False
         try:
-            for number, (kind, message) in enumerate(messages(stream), 1):
-                place = f"{name}:{number}"
-                BEING_READ.set(place)
-                items = self._message(kind, message, name, number)
+            for number, message in enumerate(messages(stream), 1):
+                intake = self._intake(name, number)
+                BEING_READ.set(intake.place)
                 # One bad message does not end the file: after a crash the next line is whole again.
-                if isinstance(items, str):
-                    problem = items
-                    cut |= self._unread(message, place, items)
+                if reason := decode_message(message, intake):
+                    problem = reason
+                    cut |= self._unread(message[1], intake.place, reason)
                     continue
                 known += 1
-                yield items
+                yield intake.items
         except (CutShort, *BROKEN) as error:
             problem = str(error) or "it ends too early"
             # A damaged compressed file is a cut one; bytes that only look framed are telemetry if their content is.
@@ -159,24 +162,6 @@ class Reader:
         cut = ends and any(mark in message[:4096] for mark in TELEMETRY)
         self.tally.add("truncated" if cut else "unreadable", place if cut else f"{place}: {reason}")
         return cut
-
-    def _message(self, kind: str, message: bytes, name: str, number: int) -> list[Item] | str:
-        """Return the items of a message, or why it has none."""
-        intake = self._intake(name, number)
-        if kind == "proto":
-            if not otlp_proto.decode(message, intake):
-                return "not OTLP"
-            return intake.items
-        try:
-            documents = loads(message)
-        except orjson.JSONDecodeError as error:
-            return f"not JSON ({error}){looks.like(message)}"
-        for document in documents if isinstance(documents, list) else [documents]:
-            decode = decoder_of(document)
-            if decode is None:
-                return f"JSON, but no traces of OTLP, Jaeger or Tempo{looks.like_document(document, message)}"
-            decode(document, intake)
-        return intake.items
 
 
 @contextmanager
@@ -227,7 +212,7 @@ def total_bytes(sources: Iterable[str]) -> int | None:
     """Return how many bytes the sources have, None where that cannot be known (a pipe, a URL)."""
     total = 0
     for source in sources:
-        if source == STDIN or jaeger_api.is_url(source):
+        if source == STDIN or is_url(source):
             return None
         for name, _ in _files(source):
             path = Path(name)
@@ -242,7 +227,7 @@ def snapshot(sources: Iterable[str]) -> frozenset[tuple[str, int, int]]:
     found = set()
     for source in sources:
         # A backend does not say whether it has more: each look at it counts as a change.
-        if jaeger_api.is_url(source):
+        if is_url(source):
             found.add((source, 0, time.monotonic_ns()))
             continue
         for path in _paths(source):
