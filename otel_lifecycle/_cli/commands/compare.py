@@ -12,6 +12,7 @@ from otel_lifecycle._cli.analysis.stated import KEYS
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
 from otel_lifecycle._cli.commands.report import read_workload, write_page
+from otel_lifecycle._cli.comparison import sweep
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
 from otel_lifecycle._cli.comparison.document import Result
@@ -21,6 +22,7 @@ from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, 
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.problems import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
+from otel_lifecycle._cli.render import sweep as rendered
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.terminal import NARROWEST, console, show_tables
 
@@ -37,7 +39,8 @@ VARIABLE = (
 
 
 @click.command(
-    help="Two runs of the same workload, side by side.\n\n"
+    help="Two runs of the same workload, side by side; more runs as a table, with the front of throughput against"
+    " latency.\n\n"
     "A run differs from the next by whatever else the machine did, so several of each side tell more than a long one:"
     f" from {ENOUGH_RUNS} on the runs are compared, and runs made by turns (one, other, one, other) as neighbours.\n\n"
     "Exit code 0: compared. 1: a --fail-on gate was crossed. 2: not comparable, an unknown metric, a side without"
@@ -45,6 +48,7 @@ VARIABLE = (
 )
 @click.argument("baseline")
 @click.argument("candidate")
+@click.argument("further", metavar="[RUN]...", nargs=-1)
 @click.option("--baseline-run", "more_baseline", multiple=True, metavar="SOURCE", help="One more run of the baseline.")
 @click.option("--candidate-run", "more_candidate", multiple=True, metavar="SOURCE", help="One more of the candidate.")
 @click.option("--vary", multiple=True, metavar="CONDITION", help="A condition that is meant to differ: 'batch size'.")
@@ -69,6 +73,7 @@ VARIABLE = (
 def compare(
     baseline: str,
     candidate: str,
+    further: tuple[str, ...],
     more_baseline: tuple[str, ...],
     more_candidate: tuple[str, ...],
     vary: tuple[str, ...],
@@ -85,6 +90,10 @@ def compare(
     gates = [gate_of(text) for text in fail_on]
     vary = _conditions(vary)
     settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape)
+    if further:
+        if gates or vary or more_baseline or more_candidate or form == "junit":
+            raise click.UsageError("gates, conditions, further runs of a side and --junit are for two sides")
+        return _sweep((baseline, candidate, *further), settings, form, html)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
     differing = differences(one, other)
@@ -106,6 +115,32 @@ def compare(
     )
     _show(result, form, html)
     return _code(result)
+
+
+def _sweep(sources: tuple[str, ...], settings: WorkloadSettings, form: str | None, html: str | None) -> int:
+    """Compare more than two runs, by their figures alone."""
+    runs = []
+    for source in sources:
+        workload = read_workload((source,), settings)
+        if not workload.total:
+            raise Unusable(f"no live request in {source}")
+        runs.append(sweep.sweep_run(source, workload))
+        # One run at a time: a table holds as much memory as the database may use.
+        workload.table.close()
+    runs = sweep.with_front(runs)
+    if html is not None:
+        write_page(html, rendered.page(runs))
+    if form == "json":
+        click.echo(to_json(sweep.plain(runs)))
+    elif form == "csv":
+        write_csv(sweep.plain(runs), sys.stdout)
+    elif form == "markdown":
+        click.echo(markdown.document(rendered.title_of(runs), [rendered.table(runs)]))
+    else:
+        out = console()
+        out.print(rendered.title_of(runs), style="bold", markup=False)
+        show_tables(out, [rendered.table(runs)])
+    return OK
 
 
 def _conditions(vary: tuple[str, ...]) -> tuple[str, ...]:

@@ -45,7 +45,11 @@ def judge(span: Span, shape: str, threshold: float) -> Judged:
     ``shape`` is for spans that do not say theirs.
     """
     attributes = {semconv.SHAPE: shape, **span.attributes}
-    told = [event for event in span.events if event.name in EVENTS]
+    told = [
+        (event.name, None if event.attributes.get(semconv.TIME_KNOWN) is False else event.time_ns, event.attributes)
+        for event in span.events
+        if event.name in EVENTS
+    ]
     return as_judged(judge_events(told, attributes, dropped=span.dropped_events), threshold)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.sources.believed import doubtful, lost_outcome, sound, without
+from otel_lifecycle._cli.sources.engine_spans import with_lifecycle
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 
@@ -51,7 +52,7 @@ class Intake:
         names = doubtful(span)
         for name in names:
             self.lost_attribute(name)
-        self.items.append(without(span, names) if names else span)
+        self.items.append(with_lifecycle(without(span, names) if names else span))
         # Counted and kept: a wrong outcome takes away the verdict, but the times of the span remain true.
         outcome = span.attributes.get(semconv.OUTCOME)
         if outcome is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._cli.sources import engine_spans
 
 ARRIVE: Final = "arrive"
 """The event that makes any span, of any library, a lifecycle span."""
 
-MARKS: Final = frozenset({semconv.OUTCOME, semconv.STARTUP_PHASE})
-"""Attributes of our spans: of a finished request, or of a phase of the cold start."""
+MARKS: Final = frozenset({semconv.OUTCOME, semconv.STARTUP_PHASE, *engine_spans.MARKS})
+"""Attributes of a finished request, of a phase of the cold start, or of a request span that an engine wrote itself."""
 
 # Everything that spans tell as well is left out, so that no request is counted by both.
 METRICS: Final = frozenset(
