@@ -6,7 +6,6 @@ write to an ended span, so the attribution goes onto a new one that is otherwise
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 

@@ -132,7 +132,7 @@ def test_the_change_under_test_is_no_refusal(runs: Path, cli: Callable[..., Ran]
 
 
 def told_by(terminal: int) -> str:
-    """Return what appeared on a terminal; nothing at its end.  A slow machine redraws a bar more often than one read."""
+    """Return what appeared on a terminal; nothing at its end.  On a slow machine one read does not get all of it."""
     try:
         return os.read(terminal, 65536).decode()
     except OSError:  # How Linux tells the end of a terminal.
