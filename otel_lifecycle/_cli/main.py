@@ -55,7 +55,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         # Extras are optional, so their absence is a usage error and not a fault of the program.
-        extra = "compare" if (error.name or "").startswith("scipy") else "cli"
+        extra = "compare" if (error.name or "").startswith(("scipy", "numpy")) else "cli"
         return _complain(MISSING.format(extra, error))
     except (BrokenPipeError, SystemExit):
         # The reader closed the pipe.  Click and rich turn that into an exit with 1; nothing else exits here.
