@@ -68,6 +68,14 @@ def find_stalls(timeline: Timeline, gaps: Sequence[int]) -> Stalls | None:
     return stalls_of(long_gaps(timeline, limit(usual)), usual)
 
 
+def find_stalls_in(log: Log, gaps: Sequence[int]) -> Stalls | None:
+    """Return the same of a single log of bare times, whose sorted gaps these are."""
+    usual = usual_gap(gaps)
+    if usual is None:
+        return None
+    return stalls_of(_long_gaps(log, limit(usual)), usual) if gaps[-1] > limit(usual) else NO_STALLS
+
+
 def limit(usual: int) -> int:
     """Return the longest gap that is not a stall yet."""
     return max(STALL_FACTOR * usual, usual + STALL_MARGIN_NS)

@@ -14,8 +14,9 @@ checked when a time that somebody gave (``given``) needs it: see :meth:`Timeline
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from otel_lifecycle._core.interruption import Interruption
 from otel_lifecycle._core.lifecycle import (
@@ -41,6 +42,8 @@ from otel_lifecycle.errors import NonMonotonicTime
 
 MAX_INTERRUPTIONS = 32
 """Interruptions kept one by one; beyond it only their number and total time.  Each one becomes a span of its own."""
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Timeline:
@@ -94,7 +97,8 @@ class Timeline:
         self.ended_in: str | None = None
         self.interrupted: str | None = None
         self.times: dict[str, Time] = {}
-        self.remote: set[str] = set()
+        # Those that hardly any request needs are replaced, not changed: one empty value serves all the others.
+        self.remote: frozenset[str] = frozenset()
         self.tokens: dict[int, Log] = {}
         self.remote_tokens: dict[int, Log] = {}
         self.folded: dict[int, ChoiceTokens] = {}
@@ -102,11 +106,10 @@ class Timeline:
         self.uncounted = self.assumed = self.output_seen = False
         self.whole_output: int | None = 0
         self.output_at: Time | None = None
-        # Not a Counter: making one runs Python code, which costs as much as all the other fields together.
-        self.preemptions: defaultdict[str, int] = defaultdict(int)
-        self.preempted: dict[str, Time | None] = {}
-        self.preempted_across: set[str] = set()
-        self.interruptions: list[Interruption] = []
+        self.preemptions: Mapping[str, int] = _NONE
+        self.preempted: Mapping[str, Time | None] = _NONE
+        self.preempted_across: frozenset[str] = frozenset()
+        self.interruptions: tuple[Interruption, ...] = ()
         self.misplaced = 0
         self.applied_at: Time | None = None
         self._open: Interruption | None = None
@@ -278,7 +281,7 @@ class Timeline:
             self.times[key] = timestamp
             self._see(timestamp, remote)
             if remote:
-                self.remote.add(key)
+                self.remote |= {key}
             if key == "terminal":
                 self._resume(timestamp, remote)
 
@@ -300,11 +303,11 @@ class Timeline:
 
     def _interrupt(self, timestamp: Time | None, remote: bool) -> None:
         self.interrupted = self.state
-        self.preemptions[self.state] += 1
+        self.preemptions = {**self.preemptions, self.state: self.preemptions.get(self.state, 0) + 1}
         self._open = Interruption(self.state, timestamp, remote)
         self._see(timestamp, remote)
         if len(self.interruptions) < MAX_INTERRUPTIONS:
-            self.interruptions.append(self._open)
+            self.interruptions += (self._open,)
 
     def _resume(self, timestamp: Time | None, remote: bool) -> None:
         """Close the interruption that is open, if one is: at ``resume``, or when the request ends in it."""
@@ -316,9 +319,10 @@ class Timeline:
         # Two clocks bound it: its length counts unless they are known to differ.
         if interruption.remote != remote:
             interruption.across = True
-            self.preempted_across.add(interruption.state)
+            self.preempted_across |= {interruption.state}
         lasted, before = interruption.duration, self.preempted.get(interruption.state, 0)
-        self.preempted[interruption.state] = None if lasted is None or before is None else before + lasted
+        total = None if lasted is None or before is None else before + lasted
+        self.preempted = {**self.preempted, interruption.state: total}
 
     def clocks_apart(self) -> bool:
         """Return whether a later event has an earlier time on the other clock: the two clocks do not agree."""
@@ -357,6 +361,7 @@ class Timeline:
 
     def absorb(self, part: Timeline, choice: int, led: bool) -> None:
         """Take over the tokens of a part as those of one choice; ``led``: its first one is the first of that log."""
+        self.plain = False
         for own, logs in ((self.tokens, part.tokens), (self.remote_tokens, part.remote_tokens)):
             for log in logs.values():
                 own.setdefault(choice, []).extend(log)

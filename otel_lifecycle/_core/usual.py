@@ -18,24 +18,35 @@ from otel_lifecycle._core.lifecycle import SHAPES, STAGE_ORDER, Shape
 from otel_lifecycle._core.outcome import MIXED
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.slo import Slo, missed_stages
-from otel_lifecycle._core.stalls import MIN_GAPS, find_stalls
+from otel_lifecycle._core.stalls import MIN_GAPS, find_stalls_in
 from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import SECOND, by_cause
 
 
 class UsualEnd(NamedTuple):
-    """A usual request that has ended.  Its timeline does not change any more.
+    """A usual request that has ended.
 
-    ``alone``: no other request of its engine was there meanwhile, so ``interference`` need not be asked for.  ``gaps``:
-    of its tokens, sorted, where somebody has needed them already.
+    Times and numbers alone: the request itself is freed when its server drops it, and not when it is judged.
+    ``times``: of its boundaries, from arrival to the end, so that each stage of its shape lies between two neighbours.
+    ``log``: the times of its tokens; None of fewer than two.  ``alone``: no other request of its engine was there
+    meanwhile, so ``interference`` need not be asked for.  ``gaps``: between its tokens, sorted, where somebody has
+    needed them already.
     """
 
-    timeline: Timeline
+    shape: str
+    times: tuple[int, ...]
+    log: Log | None
     labels: RequestLabels
-    usage: Mapping[str, int]
+    usage: Mapping[str, int] | None
     alone: bool
     interference: Interference | None
     gaps: list[int] | None
+
+    @property
+    def tokens(self) -> int | None:
+        """How many it put out; None in a shape that has none."""
+        return len(self.log) if self.log is not None else 1 if SHAPES[self.shape].streams else None
 
 
 class UsualVerdict(NamedTuple):
@@ -58,17 +69,15 @@ class UsualVerdict(NamedTuple):
     stall_time: Mapping[str, float]
 
 
-def _bounds(shape: Shape) -> tuple[tuple[str, str, str], ...]:
-    by_name = {stage.name: stage for stage in shape.stages}
-    return tuple((name, by_name[name].entered, by_name[name].left) for name in STAGE_ORDER if name in by_name)
+def _places(shape: Shape) -> tuple[tuple[str, int], ...]:
+    names = [stage.name for stage in shape.stages]
+    return tuple((name, names.index(name)) for name in STAGE_ORDER if name in names)
 
 
-_BOUNDS: Final = {name: _bounds(shape) for name, shape in SHAPES.items()}
+_PLACES: Final = {name: _places(shape) for name, shape in SHAPES.items()}
+"""Shape -> its stages in the order in which a tie is decided, and the place of each in the order of the shape."""
 
-_WAITS: Final = {name: bounds[0][1:] for name, bounds in _BOUNDS.items()}
-"""Shape -> what bounds its queue, which is the first of the order."""
-
-USUAL_STAGES: Final = {name: tuple(stage for stage, _, _ in bounds) for name, bounds in _BOUNDS.items()}
+USUAL_STAGES: Final = {name: tuple(stage for stage, _ in places) for name, places in _PLACES.items()}
 """Shape -> its stages, in the order in which a tie is decided."""
 
 
@@ -77,15 +86,22 @@ def is_usual(timeline: Timeline) -> bool:
     return timeline.plain and timeline.state == "completed" and not timeline.assumed and not timeline.folded
 
 
-def usual_gaps(timeline: Timeline) -> list[int]:
+def usual_gaps(log: Log | None) -> list[int]:
     """Return the gaps between the tokens of a usual request, sorted."""
-    log = timeline.tokens.get(0, ())
+    if log is None:
+        return []
     gaps = sorted(map(sub, log[1:], log))
-    if gaps and gaps[0] < 0:
+    if gaps[0] < 0:
         # Live marks of racing threads, out of order.
         log = sorted(log)
         gaps = sorted(map(sub, log[1:], log))
     return gaps
+
+
+def usual_log(timeline: Timeline) -> Log | None:
+    """Return the times of the tokens of a usual request; None of fewer than two."""
+    log = timeline.tokens.get(0, ())
+    return log if len(log) > 1 else None
 
 
 def usual_report(timeline: Timeline) -> Report:
@@ -105,27 +121,25 @@ def usual_report(timeline: Timeline) -> Report:
 
 def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
     """Judge a usual request; what its SLO says of it is :func:`judge_objectives`."""
-    timeline = end.timeline
-    times, log = timeline.times, timeline.tokens.get(0)
-    arrival, terminal = times["arrival"], times["terminal"]
-    spent = [times[left] - times[entered] for _, entered, left in _BOUNDS[timeline.shape.name]]
-    whole = terminal - arrival
+    times, log = end.times, end.log
     # The stages follow one another without a break, so the whole is their sum. It is 0 where all came at one instant.
-    shares = [time / whole for time in spent] if whole else []
-    largest = max(shares, default=0.0)
+    whole = times[-1] - times[0]
+    spent = [times[place + 1] - times[place] for _, place in _PLACES[end.shape]]
     bottleneck = None
     if whole:
-        bottleneck = USUAL_STAGES[timeline.shape.name][shares.index(largest)] if largest >= threshold else MIXED
-    ttft = tpot = per_token = None
+        shares = [time / whole for time in spent]
+        largest = max(shares)
+        bottleneck = USUAL_STAGES[end.shape][shares.index(largest)] if largest >= threshold else MIXED
+    tpot = per_token = None
+    # The first token is the last boundary but one.
+    ttft = times[-2] - times[0] if SHAPES[end.shape].streams else None
     gaps: list[int] = []
-    if log:
-        ttft = times["first_token"] - arrival
-        if len(log) > 1:
-            gaps = usual_gaps(timeline) if end.gaps is None else end.gaps
-            # Also where racing threads appended out of order.
-            tpot = sum(gaps) / (len(log) - 1) / SECOND
-            per_token = (whole - ttft) / (len(log) - 1) / SECOND
-    queue, stalled, cause = _held(end, gaps, bottleneck, times)
+    if log is not None and ttft is not None:
+        gaps = usual_gaps(log) if end.gaps is None else end.gaps
+        # Also where racing threads appended out of order.
+        tpot = sum(gaps) / (len(log) - 1) / SECOND
+        per_token = (whole - ttft) / (len(log) - 1) / SECOND
+    queue, stalled, cause = _held(end, gaps, bottleneck)
     return UsualVerdict(
         [time / SECOND for time in spent],
         bottleneck,
@@ -134,7 +148,7 @@ def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
         None if ttft is None else ttft / SECOND,
         tpot,
         per_token,
-        len(log) if log else None,
+        end.tokens,
         gaps,
         queue,
         stalled,
@@ -145,18 +159,18 @@ _Held: TypeAlias = "tuple[Mapping[str, float], Mapping[str, float], str | None]"
 _NOTHING: Final[Mapping[str, float]] = {}
 
 
-def _held(end: UsualEnd, gaps: list[int], bottleneck: str | None, times: Mapping[str, int]) -> _Held:
+def _held(end: UsualEnd, gaps: list[int], bottleneck: str | None) -> _Held:
     """Return the queue time and the stall time by cause, and the cause of the bottleneck."""
-    found = end.interference
+    found, times = end.interference, end.times
     if found is not None:
-        decode = times["terminal"] - times["first_token"] if "first_token" in times else None
+        decode = times[-1] - times[-2] if SHAPES[end.shape].streams else None
         return by_cause(found.queue), by_cause(found.stall_split), found.cause(bottleneck, decode)
     if not end.alone:
         return _NOTHING, _NOTHING, None
     # Nobody ran beside it: all of its wait is idle, and no neighbour explains a stall.
-    entered, left = _WAITS[end.timeline.shape.name]
-    wait = times[left] - times[entered]
-    stalls = find_stalls(end.timeline, gaps) if len(gaps) >= MIN_GAPS else None
+    place = _PLACES[end.shape][0][1]
+    wait = times[place + 1] - times[place]
+    stalls = None if end.log is None or len(gaps) < MIN_GAPS else find_stalls_in(end.log, gaps)
     cause = None
     if bottleneck == "queue":
         cause = "idle"

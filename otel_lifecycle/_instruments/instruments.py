@@ -85,7 +85,7 @@ class Instruments:
 
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules) -> None:
         """Take a usual request, to be judged when it is folded."""
-        self._buffer.put(UsualRequest(end, span, time_ns(), rules), len(end.timeline.tokens.get(0, ())))
+        self._buffer.put(UsualRequest(end, span, time_ns(), rules), len(end.log or ()))
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""

@@ -6,6 +6,7 @@ up once for each such combination, and a request is a list of values that are ad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.trace import SpanContext
@@ -17,6 +18,7 @@ from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
 
 _DONE = "completed"
+_NO_USAGE: Mapping[str, int] = {}
 
 
 class Rules(NamedTuple):
@@ -39,7 +41,7 @@ class UsualRequest(NamedTuple):
         """Judge it and add its samples: the same as ``FinishedRequest`` of a request that is whole."""
         end, span_context, time, rules = self
         labels, moment = sets.of(end.labels), Moment(span_context, time)
-        shape, verdict = end.timeline.shape.name, judge_usual(end, rules.threshold)
+        shape, verdict = end.shape, judge_usual(end, rules.threshold)
         values: list[float] = [*verdict.stages, 1, verdict.e2e]
         live = rules.convention and end.labels.traffic == "live"
         if live:
@@ -77,9 +79,9 @@ def _fold_tokens(labels: LabelSet, end: UsualEnd, verdict: UsualVerdict, moment:
         labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
         if live:
             labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
-    usage = end.usage
+    usage = end.usage or _NO_USAGE
     # A count of 0 would add nothing but a series.
-    if usage and (read := usage.get("input_tokens")):
+    if read := usage.get("input_tokens"):
         labels.add((read, moment), semconv.TOKENS, "input")
     # The engine's own figure is what it billed; marks count what was seen of it.
     if written := usage.get("output_tokens", verdict.tokens):

@@ -24,7 +24,7 @@ from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
 from otel_lifecycle._core.outputs import as_outputs
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
-from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_report
+from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_log, usual_report
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
@@ -174,12 +174,13 @@ class RequestEnding:
     def _hand_over(self) -> None:
         timeline, seat = self._state.timeline, self.seat
         alone = seat is not None and seat.alone()
-        held, gaps = None, None
+        held, gaps, log = None, None, usual_log(timeline)
         if seat is not None and not alone:
             # Now: the log forgets what others did.
-            gaps = usual_gaps(timeline)
+            gaps = usual_gaps(log)
             held = self._interference(usual_report(timeline), gaps)
-        end = UsualEnd(timeline, self._conditions.labels, self._conditions.usage, alone, held, gaps)
+        times, usage = tuple(timeline.times.values()), self._conditions.usage or None
+        end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
         self._reported = "completed"
         if self.assessor is not None:
             self.assessor.take_usual(end, self._writer.span.get_span_context())

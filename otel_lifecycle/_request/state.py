@@ -25,7 +25,7 @@ from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, Anchor, on_axis
 from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
-from otel_lifecycle._request.token_path import FIRST, ONE, PathReference
+from otel_lifecycle._request.token_path import FIRST, ONE, PathReference, no_path
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
 
 
@@ -62,7 +62,7 @@ class RequestState:
         self.timeline = Timeline(shape)
         self.events = SpanEvents()
         self.checker = Checker(self.timeline)
-        self.path: PathReference = lambda: None
+        self.path: PathReference = no_path
         self._led_to: Log | None = None
         self.feed: EngineFeed | None = None
         self.arrived: int | None = None

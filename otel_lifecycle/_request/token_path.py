@@ -54,3 +54,7 @@ def append_at(log: list[Any] | None, n: int, reading: int, timeline: Timeline) -
 
 PathReference: TypeAlias = Callable[[], "TokenPath | None"]
 """A weak reference to a path: the request never keeps its handle alive, so that a dropped one is noticed."""
+
+
+def no_path() -> None:
+    """Stand for the path of a request that has none yet."""

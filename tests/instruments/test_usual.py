@@ -12,12 +12,13 @@ from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import Slo, semconv
 from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_report
+from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_log, usual_report
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
@@ -67,6 +68,14 @@ def lived(shape: str, stages: list[int], between: list[int]) -> Timeline:
         timeline.tokens[0].append(now)
     assert timeline.advance("complete", now + stages[-1])
     return timeline
+
+
+def usual_end(
+    timeline: Timeline, labels: RequestLabels, usage: dict[str, int], alone: bool, held: Interference | None
+) -> UsualEnd:
+    """Return what the end of a request hands over."""
+    times = tuple(timeline.times.values())
+    return UsualEnd(timeline.shape.name, times, usual_log(timeline), labels, usage or None, alone, held, None)
 
 
 def entered(log: EngineLog, timeline: Timeline, neighbours: list[tuple[int, int]]) -> tuple[Any, Report, Any]:
@@ -122,7 +131,7 @@ def test_both_ways_leave_the_same_samples(
     finished = Finished(report=report, usage=usage, labels=labels, interference=held)
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1), convention).fold(slow.sets)
-    end = UsualEnd(timeline, labels, usage, alone, None if alone else held, None)
+    end = usual_end(timeline, labels, usage, alone, None if alone else held)
     UsualRequest(end, SPAN, 1, Rules(0.45, slo, convention)).fold(fast.sets)
     slow.flush()
     fast.flush()
@@ -136,12 +145,12 @@ def test_marks_of_racing_threads_are_sorted() -> None:
     finished = Finished(report=build_report(timeline, "completed", token_times=False))
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished), Moment(SPAN, 1)).fold(slow.sets)
-    UsualRequest(UsualEnd(timeline, RequestLabels(), {}, False, None, None), SPAN, 1, Rules(0.45, None, True)).fold(
+    UsualRequest(usual_end(timeline, RequestLabels(), {}, False, None), SPAN, 1, Rules(0.45, None, True)).fold(
         fast.sets
     )
     slow.flush()
     fast.flush()
-    assert (fast.samples, usual_gaps(timeline)) == (slow.samples, [10, 10, 10])
+    assert (fast.samples, usual_gaps(timeline.tokens[0])) == (slow.samples, [10, 10, 10])
 
 
 @pytest.mark.parametrize("event", ["preempt", "token", "cancel"])

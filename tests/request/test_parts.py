@@ -6,9 +6,11 @@ import asyncio
 import gc
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle._request.no_request import NO_REQUEST
@@ -320,3 +322,23 @@ def test_no_request_has_no_parts() -> None:
     with NO_REQUEST.part() as part:
         part.token()
     assert part is NO_REQUEST
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, ALWAYS_OFF], ids=["sampled", "unsampled"])
+def test_live_parts_are_counted_whether_sampled_or_not(make_telemetry: Callable[..., Telemetry], sampler: Any) -> None:
+    """The tokens of all parts count, and so do their gaps, each within its part."""
+    telemetry = make_telemetry(sampler=sampler)
+    request = telemetry.request()
+    parts = [request.part(), request.part()]
+    for part in parts:
+        part.admit()
+        part.input_ready()
+        part.first_token()
+    for part in (*parts, *parts, parts[0]):
+        part.token()
+    for part in parts:
+        part.complete()
+    request.complete()
+    gaps = telemetry.point("inference.inter_token_latency")["count"]
+    tokens = telemetry.point("inference.tokens", inference__token__direction="output")["value"]
+    assert (tokens, gaps) == (7, 5)
