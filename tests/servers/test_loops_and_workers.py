@@ -185,7 +185,7 @@ def test_a_worker_that_outlives_the_deadline(telemetry: Telemetry) -> None:
     """The server's side gives up waiting for it; what it marked is not known."""
     gone = contextlib.suppress(TimeoutError, multiprocessing.TimeoutError)
     # Leaving the pool's block terminates its worker.
-    with multiprocessing.get_context("spawn").Pool(1) as pool, gone:
-        with telemetry.request(parent=HEADERS, deadline=0.05) as request:
-            pool.apply_async(work, (request.carrier(), "endless")).get(0.06)
+    spawned = multiprocessing.get_context("spawn").Pool(1)
+    with spawned as pool, gone, telemetry.request(parent=HEADERS, deadline=0.05) as request:
+        pool.apply_async(work, (request.carrier(), "endless")).get(0.06)
     check(telemetry, DEADLINE, tokens=0)
