@@ -29,7 +29,7 @@ BOTTLENECKS: Final = (*STAGES, "mixed")
 NOTHING: Final = "-"
 """What stands where there is no evidence; a zero would be a claim."""
 SUMMARISED: Final = {"ttft": "TTFT, s", "tpot": "TPOT, ms", "e2e": "E2E, s"}
-FIXED_WIDTH: Final = 79
+FIXED_WIDTH: Final = 81
 """Columns of a request's line that are not its bar."""
 
 
@@ -139,7 +139,7 @@ def request_table(
     cells = max(10, width - FIXED_WIDTH)
     per_cell = longest / cells
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("request", no_wrap=True, width=17)
+    table.add_column("request", no_wrap=True, width=19)
     table.add_column("in/out", no_wrap=True, width=7)
     table.add_column(f"stages, {per_cell:.2g} s a cell", no_wrap=True, width=cells + 8)
     table.add_column("outcome", no_wrap=True, width=9)
@@ -198,15 +198,18 @@ def _beside(request: Request) -> str:
     return f", most of it beside {stalls} prefill{'' if stalls == 1 else 's'}"
 
 
-def worst_pair(requests: Iterable[Request]) -> str:
-    """Name the two requests where one held the other longest."""
+def worst_pair(requests: Iterable[Request], names: Mapping[str, str] | None = None) -> str:
+    """Name the two requests where one held the other longest; ``names``: what to call them instead of their ids."""
     pairs = [(culprit[semconv.LINK_TIME], request.id, culprit) for request in requests for culprit in request.culprits]
     if not pairs:
         return "No request held another for a tenth of its wait or of its stalls."
     seconds, victim, culprit = max(pairs, key=lambda pair: pair[0])
     how = "waited" if culprit[semconv.LINK_REASON] == "queue" else "stalled"
     other = culprit.get(semconv.REQUEST_ID, "another request")
-    return f"The worst pair: {victim} {how} for {figure(seconds)} s beside {other}."
+    called = names or {}
+    return (
+        f"The worst pair: {called.get(victim, victim)} {how} for {figure(seconds)} s beside {called.get(other, other)}."
+    )
 
 
 def figure(seconds: float | None, *, milli: bool = False) -> str:

@@ -83,8 +83,13 @@ def show(
     ascii_only = console.options.ascii_only
     console.print("From arrival to end:", breakdown.legend(ascii_only=ascii_only))
     console.print("in/out: tokens.  Bottleneck: the stage that took 45% of the time or more, else mixed.", style="dim")
+    console.print("Beside: what most of the requests that held this one were doing meanwhile.", style="dim")
     for act, given in zip(acts, answers, strict=True):
-        rows = [(answer.ask.label, found[answer.request_id]) for answer in given if answer.request_id in found]
+        rows = [
+            (f"{row} {answer.ask.label}", found[answer.request_id])
+            for row, answer in enumerate(given, start=1)
+            if answer.request_id in found
+        ]
         console.print()
         console.print(breakdown.request_table(rows, title=act.title, width=console.width, ascii_only=ascii_only))
     requests = list(found.values())
@@ -98,6 +103,15 @@ def show(
     if missing:
         console.print(f"[red]no span came for {', '.join(missing)}[/red]")
     return not missing and not any(request.violations for request in requests)
+
+
+def names(acts: Sequence[load.Act], answers: Sequence[Sequence[load.Answer]]) -> dict[str, str]:
+    """Return where each request stands in the tables, by its id: labels occur more than once."""
+    return {
+        answer.request_id: f"{act.title.partition(':')[0]} {row} ({answer.ask.label})"
+        for act, given in zip(acts, answers, strict=True)
+        for row, answer in enumerate(given, start=1)
+    }
 
 
 def ground_truth(answers: Sequence[load.Answer], found: dict[str, breakdown.Request]) -> str:
@@ -140,7 +154,8 @@ def main() -> int:
         if endpoint
         else "Set OTEL_EXPORTER_OTLP_ENDPOINT to send the same run to a Collector as well."
     )
-    console.print(breakdown.worst_pair(breakdown.read_requests(memory.get_finished_spans()).values()))
+    found = breakdown.read_requests(memory.get_finished_spans())
+    console.print(breakdown.worst_pair(found.values(), names(acts, answers)))
     return 0 if accounted else 1
 
 

@@ -86,9 +86,9 @@ def test_a_line_per_request(requests: dict[str, breakdown.Request]) -> None:
     rows = [(name, requests[name]) for name in ("worked", "cut")]
     assert printed(breakdown.request_table(rows, title="Two requests")) == [
         "Two requests",
-        "request           in/out  stages, 0.57 s a cell         outcome   TTFT s TPOT ms   bottleneck or end",
-        "worked            -/3     ░░░░▒▓▓▓▓▓▓▓█████████ 12.00 s completed   7.00  2000.0   mixed, decode 42%",
-        "cut               -/0     ░░░░░░░░░░ 6.00 s             cancelled      -       -   in queue",
+        "request             in/out  stages, 0.63 s a cell       outcome   TTFT s TPOT ms   bottleneck or end",
+        "worked              -/3     ░░░▒▒▓▓▓▓▓▓████████ 12.00 s completed   7.00  2000.0   mixed, decode 42%",
+        "cut                 -/0     ░░░░░░░░░░ 6.00 s           cancelled      -       -   in queue",
     ]
 
 
@@ -128,6 +128,8 @@ def test_what_held_a_request_is_told(telemetry: Telemetry) -> None:
     told = str(breakdown._verdict(found["waits too"]))
     assert told == "queue 89%, most of it beside decode"
     assert breakdown.worst_pair(found.values()) == "The worst pair: waits too waited for 8.00 s beside runs."
+    named = breakdown.worst_pair(found.values(), {"runs": "Rush 6 (long text)"})
+    assert named == "The worst pair: waits too waited for 8.00 s beside Rush 6 (long text)."
     assert breakdown.worst_pair([]) == "No request held another for a tenth of its wait or of its stalls."
     stalled = breakdown.Request(
         attributes={

@@ -34,7 +34,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def labels() -> list[str]:
     """The requests of the demo in the order they are printed."""
-    return [ask.label for act in load.acts() for ask in act.asks]
+    return [f"{row} {ask.label}" for act in load.acts() for row, ask in enumerate(act.asks, start=1)]
 
 
 def test_the_demo_prints_what_it_must_and_sends_the_same(
@@ -46,11 +46,11 @@ def test_the_demo_prints_what_it_must_and_sends_the_same(
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100
 
-    outcome = re.compile(r"^(?P<label>.{17}) \S+ +[░▒▓█]* [\d.]+ s +(?P<outcome>completed|cancelled|timed_out|failed) ")
+    outcome = re.compile(r"^(?P<label>.{19}) \S+ +[░▒▓█]* [\d.]+ s +(?P<outcome>completed|cancelled|timed_out|failed) ")
     found = [match for line in lines if (match := outcome.match(line))]
     assert [match["label"].strip() for match in found] == labels
-    unlucky = {"client leaves": "cancelled", "deadline of 2 s": "timed_out"}
-    unlucky |= {"input too long": "failed", "broken grammar": "failed"}
+    unlucky = {"1 client leaves": "cancelled", "2 deadline of 2 s": "timed_out"}
+    unlucky |= {"3 input too long": "failed", "4 broken grammar": "failed"}
     assert [match["outcome"] for match in found] == [unlucky.get(label, "completed") for label in labels]
 
     text = " ".join(done.stdout.split())
@@ -65,6 +65,12 @@ def test_the_demo_prints_what_it_must_and_sends_the_same(
 
     sent = [span["attributes"] for span in otlp_http.spans() if semconv.OUTCOME in span["attributes"]]
     assert Counter(span[semconv.OUTCOME] for span in sent) == Counter(match["outcome"] for match in found)
+    # The engine is this process's alone, so nothing hides who held whom; one that timed out in the queue has no wait.
+    waited = [span for span in sent if semconv.QUEUE_WAIT in span]
+    assert len(waited) >= len(sent) - 1
+    assert all(semconv.QUEUE_IDLE in span and semconv.INTERFERENCE_COMPLETE not in span for span in waited)
+    where = r"(Calm|Rush|Trouble) \d \(.+\)"
+    assert re.fullmatch(rf"The worst pair: {where} (waited|stalled) for [\d.]+ s beside {where}\.", lines[-1])
     assert "inference.time_to_first_token" in {point["metric"] for point in otlp_http.points()}
 
 

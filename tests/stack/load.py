@@ -153,6 +153,33 @@ class Server:
             request.token(at_ns=ended_ns + _ns(0.1 * (number + 1)))
         return request
 
+    def stall(self, engine: str, seconds: float, *, victim: bool = True) -> set[str]:
+        """Play a prefill of so many seconds, and a request that decodes meanwhile; return their trace ids."""
+        at = time.time_ns() - _ns(10)
+        others = [self._begun(at, engine)] if victim else []
+        for other in others:
+            for number in range(10):
+                other.token(at_ns=at + number * _ns(0.02))
+        start = at + _ns(0.19)
+        culprit = self._begun(start, engine)
+        end = start + _ns(seconds)
+        culprit.first_token(at_ns=end)
+        for other in others:
+            other.token(at_ns=end + _ns(0.01))
+            other.complete(at_ns=end + _ns(0.01))
+        culprit.complete(at_ns=end + _ns(0.02))
+        contexts = [span.context for span in self.request_spans()[-len(others) - 1 :]]
+        return {f"{context.trace_id:032x}" for context in contexts if context is not None}
+
+    def _begun(self, at: int, engine: str) -> Any:
+        """Return a request that went into prefill as it arrived."""
+        request = lifecycle.request(
+            arrived_at_ns=at, tracer_provider=self.tracer_provider, model=MODEL, provider="stack", engine=engine
+        )
+        request.admit(at_ns=at)
+        request.input_ready(at_ns=at)
+        return request
+
     def play_all(self, scripts: Iterable[Script], *, per_second: float | None = None) -> None:
         """Play requests one after another, at that rate or at once."""
         for number, script in enumerate(scripts):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import count, cycle
 
 from tests.stack.backends import NotYet, eventually
 from tests.stack.conftest import Stack
@@ -20,11 +20,17 @@ RATE = 8
 @contextmanager
 def steady(server: Server, *scripts: Script) -> Iterator[None]:
     """Play the scripts in turn, :data:`RATE` a second, for as long as the block lasts."""
+    with again_and_again(map(server.play, cycle(scripts))):
+        yield
+
+
+@contextmanager
+def again_and_again(playing: Iterator[object]) -> Iterator[None]:
+    """Take what plays a request or two from an endless iterator, :data:`RATE` a second, in a thread."""
     stop = threading.Event()
 
     def play() -> None:
-        for script in cycle(scripts):
-            server.play(script)
+        for _ in playing:
             if stop.wait(1 / RATE):
                 return
 
@@ -113,6 +119,35 @@ def test_a_jammed_queue_fires_while_no_request_has_ended(stack: Stack) -> None:
         f"{job} smollm2: at least 4 requests stayed in queue for 3 minutes and none got past it. Next: who holds the "
         "slots (active requests by stage), the oldest request, the engine's own log."
     )
+
+
+def test_decodes_that_prefills_stall_fire_and_resolve(stack: Stack) -> None:
+    """Half a second of each victim's decode lies beside another request's prefill; without neighbours it resolves."""
+    name, job = "InferencePrefillInterference", "stalls"
+    with stack.server(job) as server:
+        with again_and_again(server.stall(f"{job} {number}", 0.5) for number in count()):
+            assert watch(stack, name, job, "firing") == ["inactive", "pending", "firing"]
+            (said, *_) = delivered(stack, name, job, ["firing"])
+        with steady(server, PREFILL_BOUND):
+            assert watch(stack, name, job, "inactive") == ["firing", "inactive"]
+            delivered(stack, name, job, ["firing", "resolved"])
+    assert "of the decode time is stalled beside other requests' prefills" in said["summary"]
+    assert said["runbook_url"] == f"{RUNBOOKS}#inferenceprefillinterference"
+
+
+def test_a_queue_before_an_idle_engine_fires_and_resolves(stack: Stack) -> None:
+    """One waits and nobody runs, nothing has ever ended; once it is admitted the alert resolves."""
+    name, job = "InferenceIdleQueue", "idle"
+    with stack.server(job) as server:
+        request = server.play(Script(end="leave", where="queue"))
+        assert watch(stack, name, job, "firing")[-1] == "firing"
+        (said, *_) = delivered(stack, name, job, ["firing"])
+        request.admit()
+        assert watch(stack, name, job, "inactive")[-1] == "inactive"
+        delivered(stack, name, job, ["firing", "resolved"])
+        request.cancel()
+    assert "1 requests wait in queue and nobody runs" in said["summary"]
+    assert stack.webhook.names(job) == {name}
 
 
 def test_the_first_violation_of_a_process_fires(stack: Stack) -> None:

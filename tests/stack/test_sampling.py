@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -15,7 +14,7 @@ from otel_lifecycle import semconv
 from tests.stack import programs
 from tests.stack.backends import NotYet, eventually, scrape
 from tests.stack.conftest import SHORT_WAITS, Stack
-from tests.stack.load import MIXED, PREFILL_BOUND, Script, Server
+from tests.stack.load import MIXED, PREFILL_BOUND, Script
 from tests.stack.programs import CONFIG, LOOPBACK, Running
 
 OBJECTIVES = lifecycle.Slo(ttft=0.5, tpot=0.05)
@@ -124,39 +123,13 @@ def test_the_metrics_are_the_same_with_sampling_and_without(stack: Stack, start:
     assert eventually(equal) > 100
 
 
-def stall(server: Server, engine: str, seconds: float, *, victim: bool = True) -> set[str]:
-    """Play a prefill of so many seconds, and a request that decodes meanwhile; return the trace ids."""
-    at = time.time_ns() - 10**10
-    made: dict[str, Any] = {"tracer_provider": server.tracer_provider, "model": "smollm2", "engine": engine}
-    others = []
-    if victim:
-        other = lifecycle.request(arrived_at_ns=at, **made)
-        others.append(other)
-        other.admit(at_ns=at)
-        other.input_ready(at_ns=at)
-        for number in range(10):
-            other.token(at_ns=at + number * 20_000_000)
-    start = at + 190_000_000
-    culprit = lifecycle.request(arrived_at_ns=start, **made)
-    culprit.admit(at_ns=start)
-    culprit.input_ready(at_ns=start)
-    end = start + round(seconds * 1e9)
-    culprit.first_token(at_ns=end)
-    for other in others:
-        other.token(at_ns=end + 10_000_000)
-        other.complete(at_ns=end + 10_000_000)
-    culprit.complete(at_ns=end + 20_000_000)
-    contexts = [span.context for span in server.request_spans()[-len(others) - 1 :]]
-    return {f"{context.trace_id:032x}" for context in contexts if context is not None}
-
-
 def test_who_stalled_a_request_is_kept_with_it(stack: Stack, start: Start) -> None:
     """Victim and culprit of a stall that is long enough; neither of a short one, and no prefill that held nobody."""
     collector = start("culprits", {"TRACES_KEPT_PERCENT": "0"})
     endpoint = f"http://{LOOPBACK}:{collector.ports['grpc']}"
     with stack.server("culprits", endpoint=endpoint) as server:
-        kept = stall(server, "long", 2.0)
-        dropped = stall(server, "short", 0.4) | stall(server, "alone", 2.0, victim=False)
+        kept = server.stall("long", 2.0)
+        dropped = server.stall("short", 0.4) | server.stall("alone", 2.0, victim=False)
     assert (len(kept), len(dropped)) == (2, 3)
     settled(stack, collector, 5)
     assert stack.jaeger.search("culprits") == kept
