@@ -234,7 +234,7 @@ REQUESTS: Final = Metric(
     name="inference.requests",
     kind="counter",
     unit="{request}",
-    description="Requests that ended, by outcome, by the stage a failure came in, by bottleneck and its cause.",
+    description="Ended requests, by outcome, by the stage of a failure, by bottleneck and its cause.",
     attributes=(OUTCOME, FAILURE_STAGE, BOTTLENECK, BOTTLENECK_CAUSE, ERROR_TYPE),
 )
 TOKENS: Final = Metric(
@@ -255,7 +255,7 @@ TRANSITION_VIOLATIONS: Final = Metric(
     name="inference.transition.violations",
     kind="counter",
     unit="{violation}",
-    description="Lifecycle events that were illegal where they came, or impossible in time or value.",
+    description="Lifecycle events that were illegal in their state, or had an impossible time or value.",
     attributes=(VIOLATION_KIND,),
 )
 SLO_RESULTS: Final = Metric(
@@ -296,13 +296,13 @@ SERVERS: Final = Metric(
     name="inference.servers",
     kind="observable_up_down_counter",
     unit="{server}",
-    description="1 while the process serves, 0 once it has shut down in order; a process that is killed stays at 1.",
+    description="1 while the process serves, 0 after an orderly shutdown; it stays at 1 if the process is killed.",
 )
 SERVER_START_TIME: Final = Metric(
     name="inference.server.start_time",
     kind="observable_gauge",
     unit="s",
-    description="When the process began to serve, in seconds since 1970; it never goes back within one instance.",
+    description="Start of serving, in seconds since 1970; it never decreases within one instance.",
 )
 STARTUP_DURATION: Final = Metric(
     name="inference.startup.duration",
@@ -316,14 +316,14 @@ QUEUE_TIME: Final = Metric(
     name="inference.queue.time",
     kind="counter",
     unit="s",
-    description="Queue wait, divided among the stages that other requests of the engine were in meanwhile, and idle.",
+    description="Queue wait, by the stage that the running requests of the engine were in; idle if none ran.",
     attributes=(QUEUE_CAUSE,),
 )
 STALLED_TIME: Final = Metric(
     name="inference.stall.time",
     kind="counter",
     unit="s",
-    description="Time of unusually long gaps between tokens, by what went on meanwhile.",
+    description="Time of unusually long gaps between tokens, by what happened in them.",
     attributes=(STALL_CAUSE,),
 )
 STEP_DURATION: Final = Metric(

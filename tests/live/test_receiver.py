@@ -159,7 +159,7 @@ def test_requests_that_only_metrics_count_are_named(receiver: Receiver, make_tel
 
 def test_what_is_not_otlp_is_refused(receiver: Receiver) -> None:
     """Nothing is counted of a body that cannot be read."""
-    with pytest.raises(ValueError, match="no OTLP message of traces"):
+    with pytest.raises(ValueError, match="not an OTLP message of traces"):
         receiver.take("traces", b"\xff\xff\xff")
     with pytest.raises(ValueError, match="in JSON"):
         to_protobuf("traces", b'{"resourceSpans": 1}')
