@@ -6,7 +6,7 @@ How it works.  Each group of figures has one function, which maps attribute name
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.interference import Interference
@@ -15,6 +15,9 @@ from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_to
 
 AttributeValue: TypeAlias = str | bool | int | float
 Attributes: TypeAlias = dict[str, AttributeValue | None]
+
+LONG_WAIT_S: Final = 1.0
+"""From this queue wait on a request is marked as one that waited long."""
 
 DURATIONS = {
     "queue_wait": semconv.QUEUE_WAIT,
@@ -64,6 +67,7 @@ def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None =
         **_gaps(finished, verdict),
         **_outputs(verdict.outputs),
         **_notes(finished, verdict),
+        **_searched(finished, verdict),
         **(_interference(finished.interference, verdict) if finished.interference is not None else {}),
     }
     if compat == "vllm":
@@ -139,6 +143,21 @@ def _notes(finished: Finished, verdict: Verdict) -> Attributes:
         semconv.CLIENT_DISCONNECTED: finished.client_disconnected or None,
         semconv.DELIVERED: None if finished.delivered is None else finished.delivered / SECOND,
         semconv.SLO_MET: met,
+    }
+
+
+def _searched(finished: Finished, verdict: Verdict) -> Attributes:
+    """Say in one attribute each what is searched for.
+
+    Some trace stores compare no numbers, and match several conditions against a trace as a whole: two requests of one
+    trace would satisfy them together.
+    """
+    missed = () if verdict.slo is None else (name for name, met in verdict.slo.items() if not met and name != "all")
+    unserved = verdict.outcome == "completed" and finished.client_disconnected
+    return {
+        semconv.QUEUE_LONG: verdict.seconds.get("queue_wait", 0.0) >= LONG_WAIT_S or None,
+        semconv.CLIENT_UNSERVED: unserved or None,
+        **{semconv.SLO_MISSED_PREFIX + name: True for name in missed},
     }
 
 

@@ -72,16 +72,24 @@ class Jaeger:
 
         return eventually(whole)
 
-    def sizes(self, service: str, tags: Mapping[str, str] | None = None) -> dict[str, int]:
-        """Return the service's traces with a span that has all those tags, as the page's form does: id -> spans."""
+    def sizes(self, service: str, tags: Mapping[str, str] | None = None, **form: str) -> dict[str, int]:
+        """Return the service's traces that match all tags, as the page's form does: id -> spans.
+
+        ``form``: the form's other fields, such as ``operation``.
+        """
         found = get(
-            f"{self.base}/api/traces", service=service, tags=json.dumps(tags or {}), limit=20_000, lookback="1h"
+            f"{self.base}/api/traces",
+            service=service,
+            tags=json.dumps(tags or {}),
+            limit=20_000,
+            lookback="1h",
+            **form,
         )
         return {trace["traceID"]: len(trace["spans"]) for trace in found["data"]}
 
-    def search(self, service: str, tags: Mapping[str, str] | None = None) -> set[str]:
+    def search(self, service: str, tags: Mapping[str, str] | None = None, **form: str) -> set[str]:
         """Return the ids of :meth:`sizes`."""
-        return set(self.sizes(service, tags))
+        return set(self.sizes(service, tags, **form))
 
 
 class Prometheus:

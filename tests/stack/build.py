@@ -70,6 +70,12 @@ PROGRAMS: Final = {
         Program(name="amtool", module="alertmanager", package="github.com/prometheus/alertmanager/cmd/amtool"),
         Program(name="validate", module="validate", package="."),
         Program(
+            name="kustomize",
+            module="kustomize",
+            package="sigs.k8s.io/kustomize/kustomize/v5",
+            version=("version",),
+        ),
+        Program(
             name="jaeger",
             module="jaeger",
             package="github.com/jaegertracing/jaeger/cmd/jaeger",

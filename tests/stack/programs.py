@@ -181,6 +181,8 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Running:
             "--web.enable-otlp-receiver",
             "--enable-feature=exemplar-storage",
             f"--query.lookback-delta={overlay.scaled('5m')}",
+            # An alert that is not sent again for four times this long resolves in Alertmanager.
+            f"--rules.alert.resend-delay={overlay.scaled('1m')}",
         ],
         env={},
         folder=folder,

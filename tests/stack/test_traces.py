@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
 from tests.stack.backends import NotYet, eventually
 from tests.stack.conftest import Stack
-from tests.stack.load import Script, Server
+from tests.stack.load import MIXED, Script, Server
 from tests.stack.programs import CONFIG
 
 README = CONFIG / "README.md"
@@ -101,65 +102,96 @@ def test_the_attribution_in_jaeger_is_what_the_pure_functions_compute(stack: Sta
     assert {name: root.get(name) for name in expected} == expected
 
 
-def test_the_searches_of_the_readme_find_their_traces(stack: Stack, played: Any) -> None:
-    """Jaeger's tag search finds the mixed ones, the failed ones, and those with a violation."""
-    ids = {kind: sent[0]["trace_id"] for kind, (_, sent) in played.items()}
+ONE = "3f2b"
+"""The id of the request that is looked for by its id."""
+REQUESTS: Mapping[str, Sequence[Script]] = {
+    "plain": [Script()],
+    "waited": [Script(queue=1.5)],
+    # Its decode is longer than the wait that is looked for.
+    "long answer": [Script(gap=0.5)],
+    "slow first": [Script(prefill=0.9)],
+    "slow and cancelled": [Script(prefill=0.9, end="cancel", where="decode")],
+    "cancelled": [Script(end="cancel", where="prefill")],
+    "went on": [Script(end="leave", where="prefill", conditions={"workload": "completes"})],
+    "stopped": [Script(end="leave", where="prefill", conditions={"workload": "stops"})],
+    "out of memory": [Script(end="fail", where="prefill", reason="out_of_memory")],
+    "engine error": [Script(end="fail", where="prefill", reason="engine_error")],
+    "interrupted": [Script(preempted=0.3)],
+    "mixed": [MIXED],
+    "illegal": [Script(illegal=True)],
+    "known id": [Script(conditions={"request_id": ONE})],
+    # One trace with two requests, which together have what one of them would have to have.
+    "two": [Script(end="leave", where="prefill", conditions={"workload": "stops"}), Script()],
+    "two of which one went on": [Script(end="leave", where="prefill", conditions={"workload": "completes"}), Script()],
+}
+FOUND = {
+    "the mixed ones": {"mixed"},
+    "slow to the first token, and why": {"waited", "slow first", "slow and cancelled"},
+    "waited long for a slot": {"waited"},
+    "decode interrupted": {"interrupted"},
+    "out of memory": {"out of memory"},
+    "client left, server went on": {"went on", "two of which one went on"},
+    "instrumented wrongly": {"illegal"},
+    "all attempts of one request": {"known id"},
+}
 
-    def search(**tags: str) -> set[str]:
-        return stack.jaeger.search("traces", {name.replace("__", "."): value for name, value in tags.items()})
 
-    def found() -> dict[str, set[str]]:
-        return {
-            "mixed": search(inference__bottleneck="mixed"),
-            "failed": search(inference__outcome="failed", inference__end__reason="out_of_memory"),
-            "illegal": search(inference__legal="false"),
-        }
-
-    expected = {kind: {ids[kind]} for kind in ("mixed", "failed", "illegal")}
-
-    def agree() -> None:
-        assert found() == expected
-
-    eventually(agree)
+def searches() -> dict[str, dict[str, Any]]:
+    """Return what the README's table offers for Jaeger: question -> the fields of its form."""
+    table = README.read_text().split("## Searches")[1].split("\n## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("|")][2:]
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        question, _, form = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])
+        (value,) = re.findall("`(.*)`", form)
+        tags = dict(pair.split("=", 1) for pair in value.replace("…", ONE).split())
+        found[question] = {"operation": value} if form.startswith("operation") else {"tags": tags}
+    return found
 
 
-def tags(question: str) -> dict[str, str]:
-    """Return the tags that the README's table of searches offers for Jaeger."""
-    (row,) = (line for line in README.read_text().splitlines() if line.startswith(f"| {question} |"))
-    return dict(pair.split("=", 1) for pair in row.rstrip("| ").rsplit("`", 2)[1].split())
-
-
-def test_a_search_for_completed_requests_leaves_out_the_cancelled(stack: Stack) -> None:
-    """With an objective a cancelled request has not met it, and its client may have left, too; neither is found."""
-    ids = {}
-    with stack.server("searches", slo=lifecycle.Slo(ttft=0.5)) as server:
-        for kind, script in {
-            "quick": Script(),
-            "slow": Script(prefill=0.9),
-            "cancelled": Script(end="leave", where="prefill"),
-            "went on": Script(end="leave", where="prefill"),
-        }.items():
+def play_trace(server: Server, scripts: Sequence[Script]) -> str:
+    """Play requests under one span of a caller, and return the id of their trace."""
+    tracer = server.tracer_provider.get_tracer("caller")
+    with tracer.start_as_current_span("session") as session:
+        for script in scripts:
             request = server.play(script)
             if script.end == "leave":
                 request.client_disconnected()
-                if kind == "went on":
-                    request.first_token()
-                request.complete() if kind == "went on" else request.cancel()
-            (*_, span) = server.request_spans()
-            assert span.context is not None
-            ids[kind] = f"{span.context.trace_id:032x}"
+                if script.conditions["workload"] == "completes":
+                    request.output()
+                    request.complete()
+                else:
+                    request.cancel()
+    return format_trace_id(session.get_span_context().trace_id)
+
+
+def test_each_search_finds_its_requests_and_no_others(stack: Stack) -> None:
+    """Every search of the README, over traces of which some have in two requests what is looked for in one."""
+    with stack.server("searches", slo=lifecycle.Slo(ttft=0.5)) as server:
+        ids = {play_trace(server, scripts): name for name, scripts in REQUESTS.items()}
+    eventually(lambda: everything_arrived(stack, set(ids)))
+    found = {
+        question: {ids[trace] for trace in stack.jaeger.search("searches", **form)}
+        for question, form in searches().items()
+    }
+    assert found == FOUND
+
+
+def everything_arrived(stack: Stack, ids: set[str]) -> None:
+    """Raise NotYet until the storage has every trace."""
+    missing = ids - stack.jaeger.search("searches")
+    if missing:
+        raise NotYet(f"{len(missing)} traces are missing")
+
+
+def test_two_tags_match_a_trace_and_not_a_span(stack: Stack) -> None:
+    """Why every search has one tag: this one finds a trace in which one request was left and another completed."""
+    with stack.server("two-tags") as server:
+        trace = play_trace(server, REQUESTS["two"])
+    tags = {"inference.client.disconnected": "true", "inference.outcome": "completed"}
 
     def agree() -> None:
-        found = {
-            "all over an objective": stack.jaeger.search("searches", {"inference.slo.met": "false"}),
-            "slow": stack.jaeger.search("searches", tags("slow to the first token, and why")),
-            "went on": stack.jaeger.search("searches", tags("client left, server went on")),
-        }
-        assert found == {
-            "all over an objective": {ids["slow"], ids["cancelled"]},
-            "slow": {ids["slow"]},
-            "went on": {ids["went on"]},
-        }
+        assert stack.jaeger.search("two-tags", tags) == {trace}
 
     eventually(agree)
 
