@@ -25,6 +25,10 @@ BATCH: Final = 128
 """Tokens that one step takes in at most, unless told otherwise; a request that arrives meanwhile waits for its end."""
 
 
+CACHE_MIB: Final = 128
+"""Memory for the state of past prompts."""
+
+
 class Engine:
     """A loaded model that decodes for as many requests at once as it has slots, each of ``context`` tokens.
 
@@ -39,6 +43,8 @@ class Engine:
         params.n_ctx = slots * context
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
         params.n_batch = batch
+        # llama.cpp keeps the state of past prompts in memory, up to 8 GiB of it by default.
+        params.cache_ram_mib = CACHE_MIB
         # A free port.  Its HTTP side is used for the chat template and the tokenizer only.
         params.port = 0
         params.verbosity = 0

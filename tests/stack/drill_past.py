@@ -19,7 +19,7 @@ from tests.stack.overlay import SHORTER
 
 DAY_S: Final = 24 * 3600 // SHORTER
 STEP_S: Final = 2
-REQUESTS: Final = RATE * 300 // SHORTER
+REQUESTS: Final = round(RATE * 300 / SHORTER)
 """In a window of five minutes."""
 
 

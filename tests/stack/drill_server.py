@@ -15,9 +15,10 @@ from itertools import cycle
 from typing import Final
 
 from tests.stack.load import MIXED, PREFILL_BOUND, Script, Server
+from tests.stack.overlay import SHORTER
 
-RATE: Final = 6
-"""Requests a second: 60 in the ten seconds that stand for five minutes, over the floor of 20."""
+RATE: Final = SHORTER / 5
+"""Requests a second: 60 in what stands for five minutes, over the floor of 20."""
 SCRIPTS: Final = {
     "prefill": PREFILL_BOUND,
     "mixed": MIXED,
