@@ -157,14 +157,17 @@ def _tracer_provider(settings: Settings, resource: Resource) -> TracerProvider:
 
 def _meter_provider(settings: Settings, resource: Resource, file: OtlpFile | None, *, child: bool) -> MeterProvider:
     readers = metric_readers(settings, file, child=child)
-    # By meter and not by name, so that the app's own histograms stay as they are.
-    native = View(
+    views = [native_histograms()] if settings.native_histograms else []
+    return MeterProvider(readers, resource=resource, shutdown_on_exit=False, views=views)
+
+
+def native_histograms() -> View:
+    """Return the view that makes exponential histograms of this package's instruments, and of no others."""
+    return View(
         instrument_type=Histogram,
         meter_name=semconv.SCOPE,
         aggregation=ExponentialBucketHistogramAggregation(max_size=NATIVE_BUCKETS),
     )
-    views = [native] if settings.native_histograms else []
-    return MeterProvider(readers, resource=resource, shutdown_on_exit=False, views=views)
 
 
 def _import_now() -> None:

@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
+from otel_lifecycle._configuration.pipeline import native_histograms
 from otel_lifecycle.processor import LifecycleSpanProcessor
 
 MODEL: Final = "smollm2"
@@ -100,6 +101,7 @@ class Server:
         batch_delay_ms: int = 200,
         counts_its_losses: bool = False,
         instance: str | None = None,
+        native: bool = False,
     ) -> None:
         self.name = name
         self.instance = instance or str(uuid.uuid4())
@@ -107,7 +109,9 @@ class Server:
         reader = PeriodicExportingMetricReader(
             OTLPMetricExporter(endpoint=endpoint, insecure=True), export_interval_millis=interval_ms
         )
-        self.meter_provider = MeterProvider(resource=resource, metric_readers=[reader])
+        # As configure(native_histograms=True) does.
+        views = [native_histograms()] if native else []
+        self.meter_provider = MeterProvider(resource=resource, metric_readers=[reader], views=views)
         self.tracer_provider = TracerProvider(resource=resource)
         self.kept = InMemorySpanExporter()
         self.tracer_provider.add_span_processor(LifecycleSpanProcessor(meter_provider=self.meter_provider, slo=slo))

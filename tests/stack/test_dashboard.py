@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pytest
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -21,21 +23,27 @@ from tests.stack.programs import CONFIG
 
 JOB: Final = "dashboard"
 BOARD: Final = json.loads((CONFIG / "grafana" / "dashboards" / "inference.json").read_text())
+# Folded rows keep their panels within them.
+PANELS: Final = [panel for each in BOARD["panels"] for panel in (each, *each.get("panels", []))]
 # The source's timeInterval of 60 s makes $__rate_interval four minutes, here eight seconds.
-VARIABLES: Final = {"$job": JOB, "$model": ".*", "$__rate_interval": "8s"}
+VARIABLES: Final = {"$job": JOB, "$environment": ".*", "$model": ".*", "$__rate_interval": "8s"}
 LATENCY: Final = {"TTFT", "TPOT", "ITL", "E2E, completed"}
 WARM_UP: Final = Script(prefill=50.0)
 
 
-def queries(*, exemplars: bool = False, job: str = JOB) -> list[tuple[str, str]]:
-    """Return where each query of data (or of exemplars) stands and what it asks, with the variables filled in."""
+NATIVE: Final = "N"
+"""The query of a heatmap for native histograms."""
+
+
+def queries(*, exemplars: bool = False, job: str = JOB, native: bool = False) -> list[tuple[str, str]]:
+    """Return where each query of data (of exemplars, of native ones) stands and what it asks, variables filled in."""
     found = []
-    for panel in BOARD["panels"]:
+    for panel in PANELS:
         for target in panel.get("targets", []):
             expr = target["expr"]
             for name, value in {**VARIABLES, "$job": job}.items():
                 expr = expr.replace(name, value)
-            if target.get("exemplar", False) is exemplars:
+            if target.get("exemplar", False) is exemplars and (target["refId"] == NATIVE) is native:
                 found.append((f"{panel['title']}/{panel['type']}/{target['refId']}", expr))
     return found
 
@@ -105,7 +113,7 @@ def _none(title: str) -> Any:
 
 def test_a_panel_of_completed_requests_leaves_out_the_rest(stack: Stack, played: None) -> None:
     """Each of its queries asks for that outcome, and the samples it counts are those of completed requests."""
-    (panel,) = (each for each in BOARD["panels"] if each["title"] == "E2E, completed")
+    (panel,) = (each for each in PANELS if each["title"] == "E2E, completed")
     assert all('inference_outcome="completed"' in target["expr"] for target in panel["targets"])
     samples = next(expr for title, expr in queries() if title == "E2E, completed/timeseries/E")
     outcomes = f'sum by (inference_outcome) (inference:e2e_count:increase5m{{job="{JOB}"}})'
@@ -134,7 +142,7 @@ def test_the_latency_row_is_full(stack: Stack, seconds: float) -> None:
 
 def test_two_services_have_two_legends() -> None:
     """A query that keeps service and model apart names both in its legend."""
-    for panel in BOARD["panels"]:
+    for panel in PANELS:
         for target in panel.get("targets", []):
             expr = target["expr"]
             if expr.startswith(("inference:", "sum by (job, gen_ai_request_model)")):
@@ -154,7 +162,7 @@ def test_a_service_without_violations_shows_0(stack: Stack) -> None:
 def test_the_annotations_and_the_variables_are_queries_of_prometheus(stack: Stack, played: None) -> None:
     """The firing alerts of the service, and the label values the pickers offer."""
     (annotation,) = BOARD["annotations"]["list"]
-    stack.prometheus.query(annotation["expr"].replace("$job", JOB))
+    stack.prometheus.query(annotation["expr"].replace("$job", JOB).replace("$environment", ".*"))
     offered = {entry["name"]: entry["query"] for entry in BOARD["templating"]["list"]}
     picked = '{__name__=~"inference_active_requests|inference_requests_total"}'
     assert offered["job"]["query"] == f"label_values({picked}, job)"
@@ -180,3 +188,41 @@ def test_warm_up_is_left_out(stack: Stack, played: None) -> None:
     raw = f'inference_time_to_first_token_seconds_bucket{{job="{JOB}", inference_traffic="warmup"}}'
     assert max(data(stack, "TTFT", expr)) < 5
     assert stack.prometheus.value(f"histogram_quantile(0.5, sum by (le) ({raw}))") > 40
+
+
+def test_every_panel_has_a_unit() -> None:
+    """A number without one says nothing, and `short` is not one."""
+    drawn = [panel for panel in PANELS if panel["type"] != "row"]
+    assert [p["title"] for p in drawn if p["fieldConfig"]["defaults"].get("unit") in (None, "", "short")] == []
+
+
+def test_links_lead_to_sections_and_to_searches_that_are_documented() -> None:
+    """Each runbook link names a heading of the README, and each search asks for one tag of a request span."""
+    text = (CONFIG / "README.md").read_text()
+    headings = {line.removeprefix("### ").lower() for line in text.splitlines() if line.startswith("### ")}
+    links = [link["url"] for panel in PANELS for link in panel.get("links", [])]
+    runbooks = [url.removeprefix("${runbooks}#") for url in links if url.startswith("${runbooks}#")]
+    assert len(runbooks) > 10
+    assert set(runbooks) <= headings
+    known = {value for value in vars(semconv).values() if isinstance(value, str)}
+    for url in links:
+        if url.startswith("/explore"):
+            panes = json.loads(unquote(url.partition("&panes=")[2]))
+            (query,) = panes["a"]["queries"]
+            name, _, value = query["tags"].partition("=")
+            assert value
+            assert name in known or name.removesuffix("ttft") in known
+
+
+def test_only_what_is_looked_at_first_is_unfolded() -> None:
+    """The state of now and its reasons; a folded row asks Prometheus nothing."""
+    rows = [panel for panel in BOARD["panels"] if panel["type"] == "row"]
+    assert [row["title"] for row in rows if not row["collapsed"]] == ["Now", "Why: stages and bottlenecks"]
+    assert all(row["panels"] for row in rows if row["collapsed"])
+
+
+def test_no_data_source_is_hard_coded() -> None:
+    """Every one is a variable of the dashboard, so it can be chosen."""
+    sources = set(re.findall(r'"uid": "([^"]+)"', json.dumps(BOARD["panels"]))) - {"-- Grafana --"}
+    offered = {entry["name"] for entry in BOARD["templating"]["list"] if entry["type"] == "datasource"}
+    assert {source.strip("${}") for source in sources} <= offered

@@ -79,6 +79,8 @@ def test_spans_with_token_times_arrive(tmp_path: Path, monkeypatch: pytest.Monke
     The receiver takes 1 MiB here and the answers have 4,000 tokens: the same in small as 4 MiB and 16,000.
     """
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", batch)
+    # A message that is too large is tried again and again until then.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
     sink = programs.collector(
         tmp_path,
         HERE / "sink.yaml",

@@ -144,8 +144,10 @@ def searches() -> dict[str, dict[str, Any]]:
     for row in rows:
         question, _, form = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])
         (value,) = re.findall("`(.*)`", form)
-        tags = dict(pair.split("=", 1) for pair in value.replace("…", ONE).split())
-        found[question] = {"operation": value} if form.startswith("operation") else {"tags": tags}
+        if form.startswith("operation"):
+            found[question] = {"operation": value}
+        else:
+            found[question] = {"tags": dict(pair.split("=", 1) for pair in value.replace("…", ONE).split())}
     return found
 
 
