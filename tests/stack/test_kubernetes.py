@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -15,6 +13,9 @@ from tests.stack import kubernetes
 from tests.stack.programs import CONFIG
 from tests.stack.test_files import names_read
 
+# Of the extra `test`. Neither has types.
+kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
+jsonschema: Any = pytest.importorskip("jsonschema")
 OVERLAYS = ("small", "production")
 NAME = "app.kubernetes.io/name"
 FILES = {"otel-agent": ["agent.yaml"], "otel-gateway": ["gateway.yaml", "secure.yaml", "persistent-queue.yaml"]}
