@@ -29,8 +29,12 @@ from otel_lifecycle._log import say
 
 __all__ = ["Frame", "FrameFeed", "FrameTarget", "count_tokens", "read_frame"]
 
-MAX_CHOICES: Final = 128
-"""Choices of one answer whose finish reasons and figures are kept; their tokens are marked all the same."""
+MAX_TOLD_CHOICES: Final = 128
+"""Choices of one answer whose finish reasons and figures are kept; the tokens of up to ``MAX_CHOICES`` are marked.
+
+Fewer than a request can have: the reasons become one attribute, told again with each choice that finishes, and 128 is
+the most that OpenAI's API lets a client ask for.
+"""
 
 
 class FrameTarget(Protocol):
@@ -173,7 +177,7 @@ class FrameFeed:
         for choice, tokens in frame.tokens:
             self._request.token(tokens, choice)
             # Bounded: the number of a choice comes from outside, and a broken stream could count upwards for ever.
-            if choice in self._counted or len(self._counted) < MAX_CHOICES:
+            if choice in self._counted or len(self._counted) < MAX_TOLD_CHOICES:
                 self._counted[choice] = self._counted.get(choice, 0) + (tokens or 0)
 
     def _note(self, frame: Frame) -> None:
@@ -195,7 +199,7 @@ class FrameFeed:
         changed = False
         for choice, reason in reasons:
             if choice not in self._finished:
-                if len(self._finished) >= MAX_CHOICES:
+                if len(self._finished) >= MAX_TOLD_CHOICES:
                     continue
                 # Sorted by choice, as the convention wants them; choices finish in any order.
                 insort(self._finished_order, choice)

@@ -125,7 +125,6 @@ STEP_KIND: Final = "inference.step.kind"
 STARTUP_PHASE: Final = "inference.startup.phase"
 STARTUP_PARAMETER_PREFIX: Final = "inference.startup.parameter."
 HARDWARE: Final = "inference.hardware"
-EXCEPTION_TYPE: Final = "exception.type"
 
 VIOLATION_SPAN_EVENT: Final = "inference.violation"
 

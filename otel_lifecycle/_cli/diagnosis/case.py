@@ -11,6 +11,7 @@ from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis.fits import rank_correlation
 from otel_lifecycle._cli.text import plural
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 
 Confidence = Literal["strong", "moderate", "weak"]
 GRADES: Final[tuple[Confidence, ...]] = ("strong", "moderate", "weak")
@@ -19,7 +20,7 @@ FEW: Final = 20
 """Samples below which nothing is diagnosed but single, certain events."""
 # Thirteen rules look at the same data: at 1 % a false finding is rare.
 SIGNIFICANT: Final = 0.01
-LARGE_SHARE: Final = 0.45
+LARGE_SHARE: Final = DOMINANCE_THRESHOLD
 """A stage's share of the time from which it is called large: the dominance threshold of single requests."""
 OFTEN: Final = 0.05
 """Share of affected requests from which evidence is strong."""

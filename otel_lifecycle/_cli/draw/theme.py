@@ -30,8 +30,6 @@ OUTCOME_COLOUR: Final = {
 }
 """Outcome -> the colour it is drawn in."""
 
-STAGE_COLOURS: Final = frozenset({"queue", "preprocessing", "prefill", "decode", "preempted", "mixed"})
-
 
 def shade_of(key: str) -> str:
     """Return the colour of a stage, an outcome or a name of the theme; ``other`` for any other text."""

@@ -8,15 +8,15 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 
-SKEW_NS: Final = 1_000_000
-"""An event may lie a millisecond outside its span: clocks are read one after the other."""
+ONE_PROCESS_SKEW_NS: Final = 1_000_000
+"""An event may lie a millisecond outside its span: one process reads its clocks one after the other."""
 
 
 def note_troubles(span: Span, tally: ReadingTally) -> None:
     """Count what limits removed from a span, and clocks in it that disagree."""
     tally.add("events_dropped", number=span.dropped_events)
     tally.add("attributes_dropped", number=span.dropped_attributes)
-    latest = span.end_ns + SKEW_NS
+    latest = span.end_ns + ONE_PROCESS_SKEW_NS
     # A violation may well be recorded after the end: for example a token after completion.
     late = any(event.time_ns > latest and event.name != semconv.VIOLATION_SPAN_EVENT for event in span.events)
     if late or span.end_ns < span.start_ns:

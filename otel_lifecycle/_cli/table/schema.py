@@ -246,7 +246,6 @@ GROUPS: Final = (
 """All columns, in the order of the table."""
 
 COLUMNS: Final = tuple(column for group in GROUPS for column in group.columns)
-BY_NAME: Final = {column.name: column for column in COLUMNS}
 BY_ATTRIBUTE: Final = {column.attribute: column.name for column in COLUMNS if column.attribute is not None}
 
 
