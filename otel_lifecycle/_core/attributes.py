@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.outputs import OutputFigures
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
 
@@ -191,7 +192,7 @@ def _interference(found: Interference, verdict: Verdict) -> Attributes:
 
 
 def _vllm(verdict: Verdict, shape: str) -> Attributes:
-    names_after_admit = ("prefill",) if shape == "preprocess_first" else ("preprocessing", "prefill")
+    names_after_admit = ("preprocessing", "prefill") if SHAPES[shape].queues_first else ("prefill",)
     attributes: Attributes = {_VLLM[name]: verdict.seconds.get(name) for name in _VLLM}
     seconds = verdict.seconds
     # Its prefill begins when the request is scheduled, so it has our preprocessing in it where that follows the queue.

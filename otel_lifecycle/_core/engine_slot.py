@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_lifecycle._core.lifecycle import TERMINAL_STATES
+from otel_lifecycle._core.lifecycle import SHAPES, TERMINAL_STATES
 from otel_lifecycle._core.overlap import Piece
 
 MAX_SLOT_PIECES: Final = 256
@@ -73,20 +73,20 @@ class EngineSlot:
     )
 
     def __init__(self, who: object, shape: str, at: int | None) -> None:
-        first = shape == "preprocess_first"
+        later = not SHAPES[shape].queues_first
         self.who = who
         self.arrived = at
         self.moves: list[tuple[str, int | None]] = []
         self.seated = False
         self.weight = 0
-        self.queued_from = NEVER if first or at is None else at
+        self.queued_from = NEVER if later or at is None else at
         self.queued = False
         self.began = self.stopped = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
         self.unsure: list[tuple[int, int]] = []
-        self.view: tuple[int, str | None, int | None] = (0, None if first else QUEUE, at)
-        self._stays = _STAYS_BEFORE_QUEUE if first else _STAYS
+        self.view: tuple[int, str | None, int | None] = (0, None if later else QUEUE, at)
+        self._stays = _STAYS_BEFORE_QUEUE if later else _STAYS
         # Start of the current (or last) stretch of unknown times, and whether the request may have run in it.
         self._doubt: tuple[int | None, bool] = (None, False)
 

@@ -65,7 +65,8 @@ class Shape:
     """A lifecycle: its rows, and the stages they pass through in order.
 
     ``table``: the next state, by state and event.  ``steps``: the same of the events that bound a stage or end
-    the request, with the boundary that each is.
+    the request, with the boundary that each is.  ``operation``: what a request does unless told otherwise.
+    ``queues_first``: it queues as soon as it arrives, before its input is prepared.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Shape:
     stages: tuple[Stage, ...]
     table: Mapping[str, Mapping[str, str]]
     steps: Mapping[str, Mapping[str, tuple[str, str]]]
+    operation: str
+    queues_first: bool
 
     @property
     def streams(self) -> bool:
@@ -144,7 +147,7 @@ _PREFILL = Stage(
 _DECODE = Stage(name="decode", state="decode", metric="decode_time", entered="first_token", left="terminal", leave=None)
 
 
-def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape:
+def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...], operation: str = "chat") -> Shape:
     """Write out the rows every shape has: preemption, and an abnormal end from anywhere."""
     interruptible = [state for state in ("prefill", "decode") if any(row.state == state for row in rows)]
     rows += tuple(Row(state, "preempt", PREEMPTED, "the engine took its resources back") for state in interruptible)
@@ -163,7 +166,15 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...]) -> Shape
         state: MappingProxyType({event: (bounds[event], to) for event, to in following.items() if event in bounds})
         for state, following in table.items()
     }
-    return Shape(name=name, rows=rows, stages=stages, table=MappingProxyType(table), steps=MappingProxyType(steps))
+    return Shape(
+        name=name,
+        rows=rows,
+        stages=stages,
+        table=MappingProxyType(table),
+        steps=MappingProxyType(steps),
+        operation=operation,
+        queues_first=stages[0].name == "queue",
+    )
 
 
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
@@ -215,6 +226,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
                     leave="complete",
                 ),
             ),
+            operation="embeddings",
         ),
     }
 )

@@ -96,7 +96,7 @@ def windows_of(report: Report) -> Windows | None:
     for bounds in _BOUNDS[report["shape"]]:
         entered, left = (None, None) if bounds is None else (known.get(bounds[0]), known.get(bounds[1]))
         found.append(None if entered is None or left is None else (entered, left))
-    if report["shape"] == "pooling" and report["status"] != "completed":
+    if not SHAPES[report["shape"]].streams and report["status"] != "completed":
         # Only its completion ends the model's pass; any other end cuts it off.
         found[1] = None
     wait, prefill, decode = found

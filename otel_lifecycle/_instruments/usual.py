@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import USUAL_STAGES, UsualEnd, UsualVerdict, judge_objectives, judge_usual
 from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
@@ -66,7 +67,7 @@ def _rows(key: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     rows += [(semconv.REQUESTS, _DONE, None, bottleneck, cause, None), (semconv.REQUEST_DURATION, _DONE)]
     if live:
         rows.append((semconv.GEN_AI_REQUEST_DURATION, None))
-    if shape != "pooling":
+    if SHAPES[shape].streams:
         rows.append((semconv.TIME_TO_FIRST_TOKEN, _DONE))
         if live:
             rows.append((semconv.GEN_AI_TIME_TO_FIRST_TOKEN,))

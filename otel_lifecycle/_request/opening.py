@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
@@ -41,10 +41,6 @@ from otel_lifecycle.errors import InvalidValue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-OPERATIONS: Final = {"pooling": "embeddings"}
-"""What a shape does unless told otherwise; all others chat."""
-
 
 Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None"
 """What carries the trace that a request belongs to."""
@@ -105,7 +101,7 @@ def open_request(
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
     state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
     conditions = RequestConditions()
-    wrong = conditions.take_all({"operation": OPERATIONS.get(the_shape.name, "chat"), **values})
+    wrong = conditions.take_all({"operation": the_shape.operation, **values})
     writer = SpanWriter(source_of(tracer_provider), context, state.offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
