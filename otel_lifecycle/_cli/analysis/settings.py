@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 from otel_lifecycle._core.slo import Slo
 
 OPEN: Final = (-1, 2**63 - 1)
@@ -48,4 +49,4 @@ class WorkloadSettings:
     window: tuple[int, int] | None = None
     long_context: int = CLASS_LENGTH
     shape: str = "default"
-    threshold: float = 0.45
+    threshold: float = DOMINANCE_THRESHOLD

@@ -45,9 +45,14 @@ FULL: Final = 0.9
 """Share of a memory budget from which it is called full."""
 LEVEL: Final = 0.98
 """Mean over peak of the memory in use from which it is called level."""
-STALL: Final = 10.0
-"""A gap so many times a request's median gap, and at least :data:`STALL_S`, is a stall."""
-STALL_S: Final = 0.25
+LONG_GAP: Final = 10.0
+"""A gap so many times a request's median gap, and at least :data:`LONG_GAP_S`, is a symptom.
+
+Far above what a live request counts as a stall (twice the usual gap and 5 ms): neighbours cause those all the time, and
+a report that called each of them a symptom would find one in every workload.
+"""
+LONG_GAP_S: Final = 0.25
+"""A quarter of a second is a pause that a reader notices."""
 BRIEF: Final = 0.01
 """A preemption that takes less than this part of the mean E2E does not explain slow requests."""
 
@@ -317,7 +322,7 @@ def stalls(case: Case) -> Finding | None:
     """A gap in the middle of decode, or a preemption."""
     judged, gaps, longest = case.workload.table.one(
         f"SELECT count(*), count(*) FILTER (stalled), max(itl_max) FILTER (WHERE stalled) FROM (SELECT itl_max,"
-        f" itl_max >= {STALL_S} AND itl_max >= {STALL} * itl_p50 AS stalled FROM live"
+        f" itl_max >= {LONG_GAP_S} AND itl_max >= {LONG_GAP} * itl_p50 AS stalled FROM live"
         " WHERE itl_p50 IS NOT NULL AND itl_max IS NOT NULL)"
     )
     evicted = case.report["stages"]["preempted_requests"]
@@ -328,7 +333,7 @@ def stalls(case: Case) -> Finding | None:
     if gaps:
         symptoms.append("gaps in the middle of decode")
         told.append(
-            f"a gap of at least {STALL:.0f} times the median gap"
+            f"a gap of at least {LONG_GAP:.0f} times the median gap"
             f" in {gaps} of {plural(judged, 'request')};"
             f" the longest is {longest:.3g} s"
         )

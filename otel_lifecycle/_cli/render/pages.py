@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import jinja2
@@ -41,7 +41,6 @@ class Page:
     tiles: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     diagnosis: Diagnosis | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def render(page: Page) -> str:

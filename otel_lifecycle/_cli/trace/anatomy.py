@@ -14,7 +14,7 @@ from otel_lifecycle._cli.trace.find import Found
 from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack, explained, neighbours_of
 
 # Wider than within one process: caller and server are different hosts, and NTP keeps them within milliseconds.
-SKEW_NS: Final = 50_000_000
+TWO_HOSTS_SKEW_NS: Final = 50_000_000
 """Clocks further apart than this are reported."""
 # A terminal and a page stay readable; agents have thousands of spans in a trace.
 MAX_BARS: Final = 60
@@ -109,8 +109,8 @@ def _contradicts(span: Span, parent: Span | None) -> bool:
     """
     if parent is None:
         return False
-    late = semconv.STAGE in span.attributes and span.end_ns > parent.end_ns + SKEW_NS
-    return late or span.start_ns < parent.start_ns - SKEW_NS
+    late = semconv.STAGE in span.attributes and span.end_ns > parent.end_ns + TWO_HOSTS_SKEW_NS
+    return late or span.start_ns < parent.start_ns - TWO_HOSTS_SKEW_NS
 
 
 def _bars(found: Found) -> Iterator[Bar]:
