@@ -16,7 +16,7 @@ from otel_lifecycle._cli.comparison import sweep
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
 from otel_lifecycle._cli.comparison.document import Result
-from otel_lifecycle._cli.comparison.gates import gate_of, not_judged, rule
+from otel_lifecycle._cli.comparison.gates import Gate, gate_of, not_judged, rule
 from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
@@ -96,23 +96,7 @@ def compare(
         return _sweep((baseline, candidate, *further), settings, form, html)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
-    differing = differences(one, other)
-    unmeant = [difference for difference in differing if difference.condition not in vary]
-    if unmeant and not force:
-        raise Unusable(_refusal(unmeant))
-    effect = usual_effect(one, other) if min_effect is None else min_effect
-    with working("comparing"):
-        figures = compared(one, other, effect, [one_gate.metric for one_gate in gates])
-    result = Result(
-        baseline=one,
-        candidate=other,
-        differences=unmeant,
-        varied=[difference for difference in differing if difference.condition in vary],
-        figures=figures,
-        min_effect=effect,
-        rulings=[rule(one_gate, figures, evidence=gate == "evidence") for one_gate in gates],
-        forced=force,
-    )
+    result = _judge(one, other, vary, gates, evidence=gate == "evidence", min_effect=min_effect, force=force)
     _show(result, form, html)
     return _code(result)
 
@@ -174,6 +158,41 @@ def _run(name: str, source: str, settings: WorkloadSettings) -> Run:
     if not workload.total:
         raise Unusable(f"the {name} has no live request in {source}")
     return run_of(workload)
+
+
+def _judge(
+    one: Side,
+    other: Side,
+    vary: tuple[str, ...],
+    gates: list[Gate],
+    *,
+    evidence: bool,
+    min_effect: float | None,
+    force: bool,
+) -> Result:
+    """Compare the sides; Unusable where they differ in what was not meant to, unless forced."""
+    varied, unmeant = _told_apart(differences(one, other), vary)
+    if unmeant and not force:
+        raise Unusable(_refusal(unmeant))
+    effect = usual_effect(one, other) if min_effect is None else min_effect
+    with working("comparing"):
+        figures = compared(one, other, effect, [one_gate.metric for one_gate in gates])
+    return Result(
+        baseline=one,
+        candidate=other,
+        differences=unmeant,
+        varied=varied,
+        figures=figures,
+        min_effect=effect,
+        rulings=[rule(one_gate, figures, evidence=evidence) for one_gate in gates],
+        forced=force,
+    )
+
+
+def _told_apart(found: list[Difference], vary: tuple[str, ...]) -> tuple[list[Difference], list[Difference]]:
+    """Return the differences that were meant, and the others."""
+    meant = [difference for difference in found if difference.condition in vary]
+    return meant, [difference for difference in found if difference.condition not in vary]
 
 
 def _refusal(found: list[Difference]) -> str:

@@ -99,14 +99,7 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
         itl=_numbers(own, _ITL),
         gaps=gaps or _offset_gaps(own, _numbers(own, _ITL)),
-        marks=tuple(
-            [
-                (event.name, (event.time_ns - arrival) * _NANO)
-                for event in span.events
-                # A stand-in for an unknown time is no place on the request.
-                if event.name in _MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
-            ]
-        ),
+        marks=_marks(span, arrival),
         input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         output_tokens=_output_tokens(own),
         preempted=_number(own.get(semconv.PREEMPTED)),
@@ -118,6 +111,17 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         slo_met=_flag(own.get(semconv.SLO_MET)),
         breaches=breaches,
         links=span.links,
+    )
+
+
+def _marks(span: Span, arrival: int) -> tuple[tuple[str, float], ...]:
+    return tuple(
+        [
+            (event.name, (event.time_ns - arrival) * _NANO)
+            for event in span.events
+            # A stand-in for an unknown time is no place on the request.
+            if event.name in _MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
+        ]
     )
 
 
