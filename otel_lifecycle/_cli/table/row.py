@@ -56,9 +56,10 @@ def _of_attributes(attributes: Mapping[str, Any]) -> TableRow:
     row: TableRow = {}
     rest = {}
     for key, value in attributes.items():
-        name = BY_ATTRIBUTE.get(key)
-        if name is not None:
-            known = _CONVERT[_TYPES[name]](value)
+        column = _BY_ATTRIBUTE.get(key)
+        if column is not None:
+            name, convert = column
+            known = convert(value)
             if known is not None:
                 # A value of the wrong type stays among the other attributes, where a user finds it.
                 row[name] = known
@@ -97,6 +98,8 @@ _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "BIGINT": _whole,
     "BOOLEAN": _flag,
 }
+# One look-up an attribute: a file of a million requests has forty million.
+_BY_ATTRIBUTE: Final = {key: (name, _CONVERT[_TYPES[name]]) for key, name in BY_ATTRIBUTE.items()}
 
 
 def _add_times(row: TableRow, request: SeenRequest) -> None:
