@@ -70,6 +70,19 @@ class Budget:
         return f"BUDGET {self.name} {self.interval.figure:.3g} {self.limit:g} {self.verdict}"
 
 
+_end: list[float] = []
+
+
+def allow(seconds: float) -> None:
+    """Let all that is measured from now on take so many seconds together."""
+    _end[:] = [monotonic() + seconds]
+
+
+def until(allowance: float) -> float:
+    """Return when a measurement of so many seconds ends: earlier where all of them together have no more left."""
+    return min([monotonic() + allowance, *_end])
+
+
 @contextmanager
 def stopwatch(spent: list[int]) -> Iterator[None]:
     """Add the CPU nanoseconds of the block to ``spent``."""
@@ -84,8 +97,9 @@ def interleave(trials: Mapping[str, Trial], enough: Callable[[Samples], bool], a
         trial()
     gc.collect()
     samples: Samples = {name: [] for name in trials}
-    order, end = list(trials), monotonic() + allowance
-    while monotonic() < end:
+    order, end = list(trials), until(allowance)
+    # Once at least: a row that was measured at all has samples.
+    while monotonic() < end or not samples[order[0]]:
         for name in order:
             samples[name].append(trials[name]())
         order.reverse()
