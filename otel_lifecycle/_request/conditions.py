@@ -200,7 +200,7 @@ def read_condition(name: str, value: object) -> tuple[Condition, Any]:
 
 _USUAL_LABELS: Final = RequestLabels()
 
-# A deadline is no text and may be another one each time.
+# A deadline is not text, and may differ each time.
 _OWN: Final = frozenset(row.name for row in _ROWS if not row.server or row.name == "deadline")
 """Conditions that differ from request to request; the others are the same for all requests of a server."""
 

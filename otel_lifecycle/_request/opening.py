@@ -222,7 +222,7 @@ def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
             if log[-1] <= reading <= now:
                 log.append(reading)
                 continue
-        except Exception:  # noqa: BLE001, S110  # what is no request may raise anything; a batch is never broken off
+        except Exception:  # noqa: BLE001, S110  # anything else than a request may raise; the batch goes on
             pass
         if is_a(handle, Request):
             handle.token(1, 0, at_ns)

@@ -60,7 +60,7 @@ class RequestView:
     def raised(self) -> Terminal | None:
         """How the first fault that came out of a stream or a block would end it; None if there was none.
 
-        A cancellation is no fault: what the server made of it says more.
+        A cancellation is not a fault: what the server made of it says more.
         """
         passed = None if self._tracked is None else self._tracked.state.passed
         return None if passed is None or passed.event == "cancel" else passed

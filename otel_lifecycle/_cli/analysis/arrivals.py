@@ -46,7 +46,7 @@ SELECT key, count(*) AS total, quantile_cont(start, [0.05, 0.95]) AS middle, max
 FROM ({crowd}) GROUP BY key
 """
 _DISPERSION: Final = """
--- A wrong clock is no arrival; moved to an end of the run, it would look like a clump there.
+-- A time of a wrong clock is not an arrival; moved to an end of the run, it would look like a burst there.
 WITH chosen AS (SELECT {key} AS key, start FROM {source} WHERE believed),
 grid AS (
   SELECT key, min(start) AS first, max(start) - min(start) AS length, least({intervals}, count(*) // 4) AS n FROM chosen

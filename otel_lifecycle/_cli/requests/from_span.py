@@ -119,7 +119,7 @@ def _marks(span: Span, arrival: int) -> tuple[tuple[str, float], ...]:
         [
             (event.name, (event.time_ns - arrival) * _NANO)
             for event in span.events
-            # A stand-in for an unknown time is no place on the request.
+            # A placeholder for an unknown time is not a point of the request.
             if event.name in _MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
         ]
     )

@@ -81,7 +81,7 @@ def anatomy(found: Found, source: Iterable[object] = (), shape: str = "default")
 
 
 def _all_there(request: SeenRequest, others: tuple[NeighbourTrack, ...]) -> bool:
-    """Whether the source holds whoever stalled the request: all it blames, or the span says that nobody did."""
+    """Whether the source has every request that the span blames for a stall, or the span blames none."""
     blamed = {
         (link.trace_id, link.span_id) for link in request.links if link.attributes.get(semconv.LINK_REASON) == "stall"
     }
