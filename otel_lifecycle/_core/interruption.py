@@ -1,4 +1,10 @@
-"""One preemption of a request."""
+"""One preemption of a request.
+
+How it works.  ``preempt`` makes one and ``resume``, or the end of the request, sets its end.  A bound without a time
+leaves the length unknown, and with it every figure that preempted time is taken off.  ``remote`` and ``across`` say
+that the clock of another process gave its start, or one of its two bounds: then its length is no difference of two
+readings of one clock.
+"""
 
 from __future__ import annotations
 

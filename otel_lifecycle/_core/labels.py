@@ -1,4 +1,9 @@
-"""The values that every metric of a request is labelled with."""
+"""The values that every metric of a request is labelled with.
+
+How it works.  They are one frozen object, which is equal and hashed by value: requests of the same kind share the
+attribute sets that are cached under it.  All of its fields have few values in practice, and each set is bounded where
+it becomes attributes (``_instruments.label_sets``).
+"""
 
 from __future__ import annotations
 

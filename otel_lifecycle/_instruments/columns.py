@@ -1,4 +1,8 @@
-"""Samples sorted by instrument and attribute set, on their way from the buffer into the instruments."""
+"""Samples sorted by instrument and attribute set, on their way from the buffer into the instruments.
+
+How it works.  A fold adds each sample of the buffered requests to its column, and then hands every column that got one
+to its instrument, once: the SDK's look-ups and locks are paid for a column, not for a sample.
+"""
 
 from __future__ import annotations
 

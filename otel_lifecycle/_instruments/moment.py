@@ -1,4 +1,8 @@
-"""When samples were taken, and in which trace."""
+"""When samples were taken, and in which trace.
+
+How it works.  A sample waits in a buffer until it is folded, and must then look as if it had been recorded at once: an
+exemplar has the time and the trace of the request, not those of the thread that collects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The blocks of a request, which serve ``with`` and ``async with`` alike: none of them waits for anything."""
+"""The blocks of a request, which serve ``with`` and ``async with`` alike: none of them waits for anything.
+
+How it works.  A subclass has the synchronous pair only, and the asynchronous one calls it.  Nothing is awaited, so a
+task cannot be cancelled half-way in or out of a block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kinds of events that are treated in the same way, and the log that each change of state is told to."""
+"""Kinds of events that are treated in the same way, and the log that each change of state is told to.
+
+How it works.  The table of a shape says which events move a state.  What is here cuts across it: events that count
+tokens, notes that move nothing, and marks of no token, which are no marks.
+"""
 
 from __future__ import annotations
 
