@@ -53,7 +53,9 @@ def pages() -> dict[Path, str]:
 def _kit_page(title: str, section: str) -> str:
     """Return a section of the kit's README as a page; its headings move up by one level."""
     made = "<!-- Made by `python -m docs.generate` from collector-config/README.md; edit there. -->\n"
-    return f"{made}\n# {title}\n\n{section.strip()}\n".replace("\n### ", "\n## ")
+    page = f"{made}\n# {title}\n\n{section.strip()}\n"
+    # From collector-config/ a page is at ../docs/; from docs/operate/ it is one folder up.
+    return page.replace("\n### ", "\n## ").replace("](../docs/", "](../")
 
 
 def _page(title: str, lines: Iterable[str]) -> str:

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from tests.support.plain import Point
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_ATTRIBUTES = {semconv.SHARE_PREFIX, semconv.STARTUP_PARAMETER_PREFIX, semconv.VIOLATION_SPAN_EVENT}
+PREFIXES = {semconv.SHARE_PREFIX, semconv.SLO_MISSED_PREFIX, semconv.STARTUP_PARAMETER_PREFIX}
+NOT_ATTRIBUTES = {*PREFIXES, semconv.VIOLATION_SPAN_EVENT}
 
 
 def constants() -> set[str]:
     """Return the attributes of ours that the code has constants for."""
     values = {value for value in vars(semconv).values() if isinstance(value, str) and value.startswith("inference.")}
-    return (values - NOT_ATTRIBUTES) | {
-        f"inference.share.{stage}" for stage in ("queue", "preprocessing", "prefill", "decode")
-    }
+    shares = {semconv.SHARE_PREFIX + stage for stage in ("queue", "preprocessing", "prefill", "decode")}
+    missed = {semconv.SLO_MISSED_PREFIX + objective for objective in ("ttft", "tpot", "e2e")}
+    return (values - NOT_ATTRIBUTES) | shares | missed
 
 
 def test_every_attribute_of_the_code_is_registered_and_no_other() -> None:
