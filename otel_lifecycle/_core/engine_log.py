@@ -83,6 +83,7 @@ class EngineLog:
         self._kept = 0
         # Times at which requests that never ran joined and left the queue, each list sorted: enough to count them.
         self._left: tuple[list[int], list[int]] = ([], [])
+        # Re-entrant, because a signal handler may end a request while its thread is in the log.
         self._lock = RLock()
         self._changes: deque[tuple[Callable[[EngineSlot], None], EngineSlot]] = deque()
         self._changing = False

@@ -13,7 +13,7 @@ import zstandard
 
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import gather
-from otel_lifecycle._cli.problems import NotATrace, Unusable
+from otel_lifecycle._cli.errors import NotATrace, Unusable
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.tally import ReadingTally

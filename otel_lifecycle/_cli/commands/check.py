@@ -11,10 +11,9 @@ from typing import Final
 
 import click
 
-from otel_lifecycle._cli.breaches import COLUMNS, SCHEMA_VERSION, Violated, findings
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import ReadingBar, reading
-from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.errors import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
 from otel_lifecycle._cli.render.tables import Table, trouble
@@ -25,6 +24,7 @@ from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
 from otel_lifecycle._cli.text import plural, seconds, text
+from otel_lifecycle._cli.violations import COLUMNS, SCHEMA_VERSION, Violated, findings
 
 
 @click.command(

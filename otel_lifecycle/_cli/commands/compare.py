@@ -20,7 +20,7 @@ from otel_lifecycle._cli.comparison.gates import Gate, gate_of, not_judged, rule
 from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
-from otel_lifecycle._cli.problems import FOUND, OK, Unusable
+from otel_lifecycle._cli.errors import FOUND, OK, Unusable
 from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render import sweep as rendered
 from otel_lifecycle._cli.render.machine import to_json, write_csv

@@ -13,7 +13,7 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
 from otel_lifecycle._cli.table import perfetto
 from otel_lifecycle._cli.table.export import FORMS, write

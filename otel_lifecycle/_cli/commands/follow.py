@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from otel_lifecycle._cli.problems import UNUSABLE
+from otel_lifecycle._cli.errors import UNUSABLE
 from otel_lifecycle._cli.sources.reader import snapshot
 
 PAUSE_S: Final = 1.0

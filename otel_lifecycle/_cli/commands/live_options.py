@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.live.guard import is_loopback
 from otel_lifecycle._cli.live.kept import KEEP
 from otel_lifecycle._cli.live.saving import JsonLines, Saving, SpooledMessages
-from otel_lifecycle._cli.problems import Unusable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

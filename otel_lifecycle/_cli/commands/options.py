@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from otel_lifecycle._cli.analysis.settings import EARLIEST, OPEN
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.table.export import FORMS, Form
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo

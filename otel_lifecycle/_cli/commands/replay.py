@@ -18,11 +18,11 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import nothing_found, show, write_page
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
+from otel_lifecycle._cli.errors import FOUND, Unusable
 from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed
-from otel_lifecycle._cli.problems import FOUND, Unusable
 from otel_lifecycle._cli.render.machine import to_json_line
 from otel_lifecycle._cli.sources.tally import ReadingTally
 

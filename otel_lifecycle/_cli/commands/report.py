@@ -15,7 +15,7 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
-from otel_lifecycle._cli.problems import OK, UNUSABLE, Unusable
+from otel_lifecycle._cli.errors import OK, UNUSABLE, Unusable
 from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.tables import report_tables
 from otel_lifecycle._cli.sources.reader import STDIN, Reader

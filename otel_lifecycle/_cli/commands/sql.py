@@ -9,7 +9,7 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.export import into, table_of
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.table.export import FORMS, write

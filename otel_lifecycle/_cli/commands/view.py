@@ -9,7 +9,7 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import write_page
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.render.machine import to_json
 from otel_lifecycle._cli.render.terminal import console
 from otel_lifecycle._cli.sources.reader import Reader, is_url, kept_pipe

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 
 SITE: Final = Path(__file__).parent / "site"
 CONFIGURED: Final = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from otel_lifecycle._cli.errors import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._cli.events.columns import (
     EVENT_KEYS,
     ID_KEYS,
@@ -18,7 +19,6 @@ from otel_lifecycle._cli.events.columns import (
     time_in,
 )
 from otel_lifecycle._cli.events.rows import Rows
-from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._cli.sources.framing import BROKEN, unpacked
 from otel_lifecycle._cli.sources.reader import CHUNK, Counted
 from otel_lifecycle._cli.sources.tally import ReadingTally

@@ -14,7 +14,7 @@ from otel_lifecycle._cli.events.log import Log
 from otel_lifecycle._cli.requests.foreign import as_judged
 from otel_lifecycle._cli.requests.from_span import request_as_judged
 from otel_lifecycle._cli.requests.model import SeenRequest
-from otel_lifecycle._cli.sources.believed import MOST
+from otel_lifecycle._cli.sources.plausibility import MOST
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span
 from otel_lifecycle._core.judge import Replay, judge_events
 from otel_lifecycle._core.metrics import compute_request_metrics

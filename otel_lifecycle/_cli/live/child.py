@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 
 INSTRUMENT: Final = "opentelemetry-instrument"
 NO_INSTRUMENT: Final = (

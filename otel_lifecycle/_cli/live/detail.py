@@ -11,7 +11,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
 from otel_lifecycle._cli.live.kept import RunningRequest
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
@@ -22,6 +21,7 @@ from otel_lifecycle._cli.text import NOTHING, number, seconds, share, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
 from otel_lifecycle._cli.trace.find import Found
+from otel_lifecycle._cli.violations import findings
 
 REASONS: Mapping[str, str] = {"queue": "held it in the queue", "stall": "stalled its decode"}
 """Reason of a link -> what the neighbour did."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
+from otel_lifecycle._cli.violations import findings
 
 TENANT: Final = (semconv.TENANT, "tenant.id", "enduser.id")
 """Attributes in which servers write the tenant of a request; the first one present counts."""

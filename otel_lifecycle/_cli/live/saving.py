@@ -12,9 +12,9 @@ import orjson
 import zstandard
 from google.protobuf.json_format import MessageToDict
 
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.live.otlp_json_body import IDS, MESSAGES
 from otel_lifecycle._cli.live.receiver import Signal
-from otel_lifecycle._cli.problems import Unusable
 
 LARGEST: Final = 512 * 2**20
 """Bytes of a file that only the report at the end needs; some millions of requests."""

@@ -14,12 +14,12 @@ from typing import Final
 import uvicorn
 from grpc import aio
 
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.live.grpc_service import grpc_server
 from otel_lifecycle._cli.live.guard import AccessRule
 from otel_lifecycle._cli.live.receiver import Receiver
 from otel_lifecycle._cli.live.stream import Status
 from otel_lifecycle._cli.live.web import LiveSite
-from otel_lifecycle._cli.problems import Unusable
 
 QUIET_S: Final = 0.3
 """After this long without a message since the command's end, nothing more is expected."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
-from otel_lifecycle._cli.breaches import Violated
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.text import printable
+from otel_lifecycle._cli.violations import Violated
 
 if TYPE_CHECKING:
     # A comparison loads scipy, which a report does not need.

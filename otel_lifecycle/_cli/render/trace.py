@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.breaches import findings
 from otel_lifecycle._cli.render.pages import Page, Section, render
 from otel_lifecycle._cli.render.tables import Table
 from otel_lifecycle._cli.render.terminal import show_tables
@@ -20,6 +19,7 @@ from otel_lifecycle._cli.text import NOTHING, instant, number, plural, seconds, 
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 from otel_lifecycle._cli.trace.neighbours import NeighbourTrack
+from otel_lifecycle._cli.violations import findings
 
 WIDTH: Final = 64
 """Characters of the waterfall on a terminal, at most."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
 from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, SeenRequest
-from otel_lifecycle._cli.sources.believed import lost_outcome
+from otel_lifecycle._cli.sources.plausibility import lost_outcome
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
 from otel_lifecycle._core.workload import QUANTILES, quantile

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import orjson
 
-from otel_lifecycle._cli.sources import jaeger, looks, otlp_json
+from otel_lifecycle._cli.sources import hints, jaeger, otlp_json
 from otel_lifecycle._cli.sources.framing import Message
 from otel_lifecycle._cli.sources.intake import Intake
 from otel_lifecycle._cli.sources.lenient import loads
@@ -37,10 +37,10 @@ def decode_message(message: Message, intake: Intake) -> str:
     try:
         documents = loads(content)
     except orjson.JSONDecodeError as error:
-        return f"not JSON ({error}){looks.like(content)}"
+        return f"not JSON ({error}){hints.like(content)}"
     for document in documents if isinstance(documents, list) else [documents]:
         decode = decoder_of(document)
         if decode is None:
-            return f"JSON, but no traces of OTLP, Jaeger or Tempo{looks.like_document(document, content)}"
+            return f"JSON, but no traces of OTLP, Jaeger or Tempo{hints.like_document(document, content)}"
         decode(document, intake)
     return ""

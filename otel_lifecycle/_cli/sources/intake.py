@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.sources.believed import doubtful, lost_outcome, sound, without
 from otel_lifecycle._cli.sources.engine_spans import with_lifecycle
+from otel_lifecycle._cli.sources.plausibility import doubtful, lost_outcome, sound, without
 from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_lifecycle._cli.problems import NoAnswer, Unusable
+from otel_lifecycle._cli.errors import NoAnswer, Unusable
 from otel_lifecycle._cli.sources.decoders import decoder_of
 from otel_lifecycle._cli.sources.lenient import loads
 from otel_lifecycle._cli.sources.tally import ReadingTally

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.problems import NotATrace
+from otel_lifecycle._cli.errors import NotATrace
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span, SpanLink
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
 

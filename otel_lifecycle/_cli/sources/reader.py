@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
-from otel_lifecycle._cli.problems import BEING_READ, NotATrace, Unusable
+from otel_lifecycle._cli.errors import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._cli.sources.decoders import decode_message, decoder_of
 from otel_lifecycle._cli.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
 from otel_lifecycle._cli.sources.intake import Intake

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.breaches import rule_of
 from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, SeenRequest
 from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
+from otel_lifecycle._cli.violations import rule_of
 from otel_lifecycle._core.lifecycle import BOUNDARIES, SHAPES, TERMINAL_EVENTS
 
 TableRow = dict[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from otel_lifecycle._cli.errors import NotATrace
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.replayed import replayed
-from otel_lifecycle._cli.problems import NotATrace
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import STDIN, Reader

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.render.machine import to_json_bytes
 from otel_lifecycle._cli.table.row import TableRow
 from otel_lifecycle._cli.table.schema import COLUMNS, TABLE, create_statement

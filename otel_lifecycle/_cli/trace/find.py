@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.problems import Unusable
+from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.reader import Opener, Reader
