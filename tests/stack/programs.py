@@ -183,7 +183,6 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Running:
             f"--query.lookback-delta={overlay.scaled('5m')}",
             # An alert that is not sent again for four times this long resolves in Alertmanager.
             f"--rules.alert.resend-delay={overlay.scaled('1m')}",
-            f"--rules.alert.for-grace-period={overlay.scaled('10s')}",
         ],
         env={},
         folder=folder,

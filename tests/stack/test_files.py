@@ -175,8 +175,8 @@ def test_every_setting_is_in_the_readme() -> None:
 
 
 def test_compose_gives_the_tested_flags(project: Any) -> None:
-    """Prometheus has its OTLP receiver and its exemplar storage on, and keeps alerts over a restart."""
-    wanted = {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage", "--rules.alert.for-grace-period=10s"}
+    """Prometheus has its OTLP receiver and its exemplar storage on."""
+    wanted = {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"}
     assert wanted <= set(project["services"]["prometheus"]["command"])
 
 
