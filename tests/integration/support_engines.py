@@ -63,7 +63,7 @@ def instrumented(program: Path, *arguments: object, otlp: str, **environment: st
         process.wait()
 
 
-def wait_for_http(process: subprocess.Popen[bytes], url: str, seconds: float = 60.0) -> None:
+def wait_for_http(process: subprocess.Popen[bytes], url: str, seconds: float = 300.0) -> None:
     """Return when the URL answers 200; AssertionError if the process ends before, or after the time."""
 
     def answers() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,14 @@ APIS = {
     "stream": lambda: Stream(stream=True),
     "chat": lambda: Chat(spec=litserve.OpenAISpec()),
     "async": lambda: Async(enable_async=True),
+    "workers": lambda: Plain(),
+    "servers": lambda: Plain(),
 }
 
 if __name__ == "__main__":
-    server = litserve.LitServer(APIS[sys.argv[2]](), accelerator="cpu")
-    server.run(port=int(sys.argv[1]), generate_client_file=False, num_api_servers=1)
+    kind = sys.argv[2]
+    server = litserve.LitServer(APIS[kind](), accelerator="cpu", workers_per_device=2 if kind == "workers" else 1)
+    server.run(port=int(sys.argv[1]), generate_client_file=False, num_api_servers=2 if kind == "servers" else 1)
 """
 COMPLETED = {"inference.outcome": "completed", "inference.legal": True}
 STAGES = ["inference.queue_wait", "inference.preprocessing", "inference.prefill", "inference.decode_time"]
@@ -87,7 +91,7 @@ def litserve(folder: Path, kind: str, otlp: HttpReceiver) -> Iterator[httpx.Clie
     program = folder / "app.py"
     program.write_text(PROGRAM)
     port = free_port()
-    others = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "fastapi,asgi"}
+    others = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "fastapi,asgi", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     with instrumented(program, port, kind, otlp=otlp.endpoint, **others) as process:
         base = f"http://127.0.0.1:{port}"
         wait_for_http(process, f"{base}/health")
@@ -191,3 +195,29 @@ def test_each_request_is_counted_once(tmp_path: Path, otlp_http: HttpReceiver) -
             client.post("/predict", json={"x": "good"})
         otlp_http.wait_for(lambda: sum(point["value"] or 0 for point in otlp_http.points("inference.requests")) >= 5)
     assert [point["value"] for point in otlp_http.points("inference.requests")] == [5]
+
+
+def interference(span: Span) -> dict[str, Any]:
+    """What is said of who held a request: its engine, what it waited beside, and whether that is all."""
+    told = span["attributes"]
+    names = ("inference.engine", "inference.interference.complete", "inference.queue.running")
+    return {name.removeprefix("inference."): told[name] for name in names if name in told}
+
+
+def test_each_worker_is_an_engine(tmp_path: Path, otlp_http: HttpReceiver) -> None:
+    """Four requests at once for two workers: each is compared with those of the worker that took it."""
+    with litserve(tmp_path, "workers", otlp_http) as client, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: client.post("/predict", json={"x": "good"}), range(4)))
+        spans = request_spans(otlp_http, 4)
+    engines = {interference(span)["engine"] for span in spans}
+    assert engines <= {"/predict #0", "/predict #1"}
+    assert all("inference.queue.idle" in span["attributes"] for span in spans)
+
+
+def test_engine_of_several_api_servers(tmp_path: Path, otlp_http: HttpReceiver) -> None:
+    """Each of them sees a part of the requests of one worker, and says so."""
+    with litserve(tmp_path, "servers", otlp_http) as client:
+        for _ in range(3):
+            client.post("/predict", json={"x": "good"})
+        told = [interference(span) for span in request_spans(otlp_http, 3)]
+    assert told == [{"engine": "/predict", "interference.complete": False}] * 3
