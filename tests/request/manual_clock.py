@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import otel_lifecycle as lifecycle
 from otel_lifecycle._runtime import runtime
 
 EPOCH = 1_700_000_000_000_000_000
@@ -31,6 +32,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Let requests read a clock that the test sets."""
     made = Clock()
+    # The package loads its modules when a public name of it is used first; only then can all of them be found.
+    assert lifecycle.request is not None
     for name, module in list(sys.modules.items()):
         if name.startswith("otel_lifecycle."):
             for read in ("perf_counter_ns", "time_ns"):

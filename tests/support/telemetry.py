@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -13,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util._once import Once
 
+from otel_lifecycle._instruments import instruments
 from tests.support.plain import Point, Span, plain_points, plain_span
 from tests.support.registry import wrong_points, wrong_spans
 
@@ -114,3 +116,5 @@ def forget_global_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internal, "_METER_PROVIDER_SET_ONCE", Once())
     monkeypatch.setattr(internal, "_METER_PROVIDER", None)
     monkeypatch.setattr(internal, "_PROXY_METER_PROVIDER", internal._ProxyMeterProvider())
+    # There is one stand-in in a process; what was made through the one before must not serve the new one.
+    monkeypatch.setattr(instruments, "_instruments", WeakKeyDictionary())
