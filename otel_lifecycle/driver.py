@@ -70,11 +70,10 @@ def begin(
     """Join the current request if one is open (``owned`` is False then), else open one (``owned`` is True).
 
     ``conditions`` and ``more``: the conditions of :func:`otel_lifecycle.request`; None is unset, an impossible value is
-    a violation.  ``join=False``: always open.  ``parent``: as of ``request()``.  ``started``: both clocks at
-    its arrival, where that was before this call.  ``marked=False``: nobody is known to mark boundaries; until the first
-    mark the request is active under stage ``unknown``, and a failure has no stage.
-
-    Raises ConfigurationError for a shape that does not exist.
+    a violation.  ``join=False``: always open.  ``parent``: as of ``request()``.  ``started``: both clocks at its
+    arrival, where that was before this call.  ``marked=False``: nobody is known to mark boundaries; until the first
+    mark the request is active under stage ``unknown``, and a failure has no stage.  Raises ConfigurationError for a
+    shape that does not exist.
     """
     outer = current_handle() if join else None
     if outer is not None:

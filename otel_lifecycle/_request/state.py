@@ -77,8 +77,6 @@ class RequestState:
         # The latest time that was given, not read: a live mark before it has no time of its own.
         self._explicit_latest: int | None = None
 
-    # What is known of it.
-
     @property
     def name(self) -> str:
         """The state of the table the request is in, or what it ended as."""
