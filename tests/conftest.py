@@ -8,6 +8,7 @@ test a process without global providers.  Every test starts without OTEL_* varia
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -71,6 +72,17 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _idle_engines() -> None:
     """Start with empty logs of the engines: requests of other tests are not neighbours."""
     runtime().engines = runtime().engines.fresh()
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_it_was() -> Iterator[None]:
+    """Put back what a test's server did to logging: a Celery worker sets the level of the root logger."""
+    root = logging.getLogger()
+    level, handlers, disabled = root.level, list(root.handlers), logging.root.manager.disable
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    logging.disable(disabled)
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ CASES: Final = (
         stage="decode",
         share=6.5 / 8.5,
         itl=(0.5,) * 13,
-        attributes={"inference.client.disconnected": True},
+        attributes={"inference.client.disconnected": True, "inference.client.unserved": True},
     ),
     # A token committed after the abort is wasted, and moves nothing.
     Case(
