@@ -21,6 +21,7 @@ class Assessor(Protocol):
     strict: bool
     token_times: bool
     compat: str | None
+    gen_ai_usage: bool
     interference: bool
     survives_fork: bool
 

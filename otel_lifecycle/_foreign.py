@@ -86,6 +86,7 @@ def rebuild(
     violations: list[Violation],
     *,
     compat: str | None = None,
+    usage: bool = True,
 ) -> ReadableSpan:
     """Return the span with its attribution and its violations; what the SDK dropped of it stays counted."""
     shown = [
@@ -94,7 +95,7 @@ def rebuild(
     ]
     return rebuilt(
         span,
-        attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat)},
+        attributes={**(span.attributes or {}), **end_attributes(finished, verdict, compat=compat, usage=usage)},
         events=[*span.events, *shown],
         links=[*span.links, *links_to_culprits(finished.interference)],
     )

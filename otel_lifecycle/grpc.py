@@ -26,8 +26,11 @@ from opentelemetry.trace import TracerProvider
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, past, timeout
 from otel_lifecycle._core.exceptions_read import class_name
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.text import is_a
+from otel_lifecycle._core.values import seconds
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._http.caller import caller_context
+from otel_lifecycle._http.reading import plain_bytes, plain_text
 from otel_lifecycle._http.routes import check_conditions
 from otel_lifecycle._request.context import detach_own
 from otel_lifecycle.driver import Driver, begin
@@ -93,17 +96,15 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
         return _wrap(handler, self) if follows else handler
 
     def _follows(self, method: object) -> bool:
-        name = method.decode() if isinstance(method, bytes) else str(method)
+        name = plain_bytes(method).decode("utf-8", "replace") or plain_text(method)
         return name in self._exact or name.rpartition("/")[0] in self._services
 
     def open(self, context: Any) -> _Call:
         """Open the request of one call."""
-        metadata = context.invocation_metadata() or ()
-        # Optional, because contexts of test doubles and of other interceptors may not have it.
-        remaining = getattr(context, "time_remaining", lambda: None)()
+        remaining = seconds(_asked(context, "time_remaining"))
         # A call may arrive at its deadline, and a deadline of 0 is not a valid value.
         deadline = None if remaining is None else max(remaining, 1e-3)
-        parent = caller_context(metadata)
+        parent = caller_context(_asked(context, "invocation_metadata"))
         driver = begin(
             {**self._conditions, **({} if deadline is None else {"deadline": deadline})},
             shape=self._shape,
@@ -198,12 +199,25 @@ class _Call:
 
     def _status(self) -> Terminal | None:
         """Return what the status that the handler set means; None if it set none."""
-        code = getattr(self._context, "code", lambda: None)()
-        # A handler sets a StatusCode; the context of grpc.aio keeps only its number.
-        name = getattr(code, "name", None) if code is not None else None
-        if code is not None and name is None:
-            name = next((one.name for one in grpc.StatusCode if one.value[0] == code), None)
+        code = _asked(self._context, "code")
+        if is_a(code, grpc.StatusCode):
+            name = code.name
+        else:
+            # A handler sets a StatusCode; the context of grpc.aio keeps only its number.
+            number = code if type(code) is int else None
+            name = next((one.name for one in grpc.StatusCode if one.value[0] == number), None)
         return None if name is None else STATUSES.get(name) or failure(name)
+
+
+def _asked(context: Any, name: str) -> Any:
+    """Return what a method of a call's context gives; None where it has none, or raises.
+
+    The contexts of test doubles and of other interceptors may lack it.
+    """
+    try:
+        return getattr(context, name)()
+    except Exception:  # noqa: BLE001  # the context is not ours
+        return None
 
 
 def _is_torn_down(error: BaseException | None) -> bool:

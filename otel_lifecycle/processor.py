@@ -56,6 +56,7 @@ class LifecycleSpanProcessor(HandingOn):
     engine's ``gen_ai.latency.*`` attributes too.  ``interference=False``: does not work out which other requests held
     one.  ``tenant_metrics=True``: metrics carry the tenant, 64 of them, then ``_OTHER``.  ``gen_ai_metrics=False``:
     leaves the ``gen_ai.server.*`` metrics out, whose figures the ``inference.*`` metrics have, too.
+    ``gen_ai_usage=False``: leaves the ``gen_ai.usage.*`` attributes out, which a client's span has as well.
 
     Raises ConfigurationError for an argument that makes no sense; nothing in it raises afterwards.
     """
@@ -73,6 +74,7 @@ class LifecycleSpanProcessor(HandingOn):
         interference: bool = True,
         tenant_metrics: bool = False,
         gen_ai_metrics: bool = True,
+        gen_ai_usage: bool = True,
     ) -> None:
         _check(next, meter_provider, slo, compat)
         flags = {
@@ -81,6 +83,7 @@ class LifecycleSpanProcessor(HandingOn):
             "interference": interference,
             "tenant_metrics": tenant_metrics,
             "gen_ai_metrics": gen_ai_metrics,
+            "gen_ai_usage": gen_ai_usage,
         }
         for name, flag in flags.items():
             if not isinstance(flag, bool):
@@ -92,6 +95,7 @@ class LifecycleSpanProcessor(HandingOn):
         self.compat = compat
         self.interference = interference
         self.gen_ai_metrics = gen_ai_metrics
+        self.gen_ai_usage = gen_ai_usage
         self._next = next
         self._rules = Rules(check_threshold(dominance_threshold), slo, gen_ai_metrics)
         self._shut_down = False
@@ -210,7 +214,7 @@ class LifecycleSpanProcessor(HandingOn):
         if self._next is None:
             self._warn("bare", "a foreign lifecycle span gets no attribution: LifecycleSpanProcessor has no next")
             return span
-        return rebuild(span, finished, verdict, violations, compat=self.compat)
+        return rebuild(span, finished, verdict, violations, compat=self.compat, usage=self.gen_ai_usage)
 
     # Safety.
 

@@ -17,9 +17,11 @@ from opentelemetry.context import attach, get_current
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, of_status, read_status
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._http.body_tokens import BodyTokens
 from otel_lifecycle._http.caller import caller_context
+from otel_lifecycle._http.reading import headers_in, plain_bytes, plain_text, served_at, text_in
 from otel_lifecycle._http.routes import OPENAI_ROUTES, Route, RouteTable, Tokens
 from otel_lifecycle._http.server_timing import NAME, server_timing
 from otel_lifecycle._request.context import detach_own
@@ -33,6 +35,10 @@ StartResponse: TypeAlias = "Callable[..., Callable[[bytes], Any]]"
 
 ENVIRON_KEY: Final = "otel_lifecycle.request"
 """Marks the environ of a request that is followed, so that a nested middleware skips it."""
+
+
+MAX_DIGITS: Final = 16
+"""A length with more digits is none that a body can have."""
 
 
 class WsgiMiddleware:
@@ -76,7 +82,8 @@ class WsgiMiddleware:
         if route is None:
             return self.app(environ, start_response)  # type: ignore[no-any-return]  # the app's own body
         parent = caller_context(environ)
-        driver = self._table.begin(route, _headers_of(environ), parent=parent)
+        place = served_at(environ.get("SERVER_NAME"), environ.get("SERVER_PORT"))
+        driver = self._table.begin(route, _headers_of(environ), parent=parent, place=place)
         environ[ENVIRON_KEY] = True
         response = _WsgiResponse(driver, self._table.tokens_of(route), start_response, timed=self._server_timing)
         # The baggage of the headers is current too, unless the request was joined and has its own.
@@ -90,10 +97,10 @@ class WsgiMiddleware:
         if type(body) is environ.get("wsgi.file_wrapper"):
             response.exhausted()
             return body  # type: ignore[no-any-return]  # the app's own body
-        return (_SizedBody if hasattr(body, "__len__") else _WsgiBody)(body, response)
+        return (_SizedBody if hasattr(type(body), "__len__") else _WsgiBody)(body, response)
 
     def _route_of(self, environ: Environ) -> Route | None:
-        return self._table.find(str(environ.get("REQUEST_METHOD")), str(environ.get("PATH_INFO", "")))
+        return self._table.find(text_in(environ, "REQUEST_METHOD"), text_in(environ, "PATH_INFO"))
 
 
 LifecycleMiddleware = WsgiMiddleware
@@ -132,25 +139,25 @@ class _WsgiResponse:
 
     def _begin(self, status: str, headers: list[tuple[str, str]]) -> None:
         self._status = read_status(status)
-        named = [(name.lower(), value) for name, value in headers]
+        # As ASGI has them: one reader serves both.
+        named = headers_in({"headers": headers}) if is_a(headers, (list, tuple)) else []
         # closed() compares the bytes with it: WSGI has no other sign that a body was complete when it was closed.
-        length = dict(named).get("content-length", "")
-        self._length = int(length) if length.isdigit() else None
+        length = {name.lower(): value for name, value in named}.get(b"content-length", b"")
+        self._length = int(length) if length.isdigit() and len(length) < MAX_DIGITS else None
         if self._counter is not None:
-            # In the form of ASGI, so that one reader serves both.
-            wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named]
-            self._counter.begin(self._status or 0, wire)
+            self._counter.begin(self._status or 0, named)
         value = server_timing(self.driver) if self._timed else None
-        if value is not None:
-            # In place, because this list goes to the server next.
+        if value is not None and type(headers) is list:
+            # In place, because this list goes to the server next. PEP 3333 allows no other type.
             headers.append((NAME, value))
 
     def took(self, data: bytes) -> None:
         """A part of the body goes to the server; when it asks for the next one, this one has been sent."""
-        self._bytes += len(data)
+        part = plain_bytes(data)
+        self._bytes += len(part)
         if self._counter is not None:
             # A server may stop asking at the announced length, and then the iteration does not end.
-            self._counter.feed(bytes(data), last=self._bytes == self._length)
+            self._counter.feed(part, last=self._bytes == self._length)
 
     def delivered(self) -> None:
         """The first byte is out."""
@@ -233,5 +240,5 @@ class _SizedBody(_WsgiBody):
 
 
 def _headers_of(environ: Environ) -> list[tuple[str, str]]:
-    named = [(name[len("HTTP_") :].replace("_", "-"), value) for name, value in environ.items() if name[:5] == "HTTP_"]
-    return [(name, value) for name, value in named if isinstance(value, str)]
+    texts = [(plain_text(name), plain_text(value)) for name, value in environ.items() if is_a(value, str)]
+    return [(name[len("HTTP_") :].replace("_", "-"), value) for name, value in texts if name[:5] == "HTTP_"]

@@ -68,6 +68,7 @@ class Pipeline:
             interference=settings.interference,
             tenant_metrics=settings.tenant_metrics,
             gen_ai_metrics=settings.gen_ai_metrics,
+            gen_ai_usage=settings.gen_ai_usage,
         )
         # A child gets a new pipeline only in place of providers of our own; those of the app it keeps using.
         self.processor.survives_fork = self.owns_spans and self.owns_meters

@@ -30,7 +30,8 @@ class SettingKeywords(TypedDict, total=False):
     the links to them (the default); they may belong to another tenant.  ``engine_shared``: other processes feed the
     same engine, so this one cannot know what a request waited for.  ``tenant_metrics``: metrics carry the tenant, 64
     of them, then ``_OTHER``.  ``gen_ai_metrics``: the ``gen_ai.server.*`` metrics (the default), which double some of
-    ours.  ``native_histograms``: exponential histograms in place of buckets.
+    ours.  ``gen_ai_usage``: the ``gen_ai.usage.*`` attributes of spans (the default), which an instrumented client's
+    span has as well.  ``native_histograms``: exponential histograms in place of buckets.
     """
 
     service_name: str | None
@@ -49,6 +50,7 @@ class SettingKeywords(TypedDict, total=False):
     engine_shared: bool | None
     tenant_metrics: bool | None
     gen_ai_metrics: bool | None
+    gen_ai_usage: bool | None
     native_histograms: bool | None
     shutdown_timeout: float | None
     handle_sigterm: bool | None

@@ -72,6 +72,7 @@ class Settings:
     engine_shared: bool = False
     tenant_metrics: bool = False
     gen_ai_metrics: bool = True
+    gen_ai_usage: bool = True
     native_histograms: bool = False
     handle_sigterm: bool = True
     shutdown_timeout: float = DEFAULT_SHUTDOWN_S
@@ -111,6 +112,7 @@ def read_settings(
         engine_shared=reader.flag("engine_shared"),
         tenant_metrics=reader.flag("tenant_metrics"),
         gen_ai_metrics=reader.flag("gen_ai_metrics", default=True),
+        gen_ai_usage=reader.flag("gen_ai_usage", default=True),
         native_histograms=reader.flag("native_histograms"),
         handle_sigterm=reader.flag("handle_sigterm", default=True),
         shutdown_timeout=reader.seconds("shutdown_timeout", DEFAULT_SHUTDOWN_S),

@@ -29,6 +29,10 @@ HELP: Final[Mapping[str, tuple[str, str]]] = {
     "engine_shared": ("false", "other processes feed the same engine: `idle` and the queue split are absent"),
     "tenant_metrics": ("false", "metrics carry `inference.request.tenant`: 64 tenants, then `_OTHER`"),
     "gen_ai_metrics": ("true", "the `gen_ai.server.*` metrics, whose figures the `inference.*` metrics have, too"),
+    "gen_ai_usage": (
+        "true",
+        "the `gen_ai.usage.*` attributes of spans, which an instrumented client's span has, too",
+    ),
     "native_histograms": ("false", "exponential histograms, which Prometheus keeps as native ones, instead of buckets"),
     "handle_sigterm": ("true", "send what is left before SIGTERM ends a process that has no handler for it"),
     "shutdown_timeout": ("10", "seconds that `shutdown()` and the interpreter's exit may take"),

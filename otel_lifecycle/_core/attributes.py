@@ -57,11 +57,18 @@ _VLLM = {
 }
 
 
-def end_attributes(finished: Finished, verdict: Verdict, *, compat: str | None = None) -> dict[str, AttributeValue]:
-    """Return every attribute that is known at the end; ``compat='vllm'`` adds that engine's ``gen_ai.latency.*``."""
+def end_attributes(
+    finished: Finished, verdict: Verdict, *, compat: str | None = None, usage: bool = True
+) -> dict[str, AttributeValue]:
+    """Return every attribute that is known at the end; ``compat='vllm'`` adds that engine's ``gen_ai.latency.*``.
+
+    ``usage=False`` leaves the ``gen_ai.usage.*`` out: a sum over all spans would count them beside the client's own.
+    """
     attributes: Attributes = {
         **_ending(finished, verdict),
-        **_usage(finished, verdict),
+        **(_usage(finished, verdict) if usage else {}),
+        semconv.STREAMED_TOKENS: verdict.streamed_tokens,
+        semconv.STREAMED_CHUNKS: verdict.streamed_chunks,
         **_attribution(verdict),
         **{DURATIONS[name]: value for name, value in verdict.seconds.items()},
         **_preemption(finished, verdict),
@@ -96,8 +103,6 @@ def _usage(finished: Finished, verdict: Verdict) -> Attributes:
         # token.
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: given.get("output_tokens", verdict.output_tokens),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: given.get("cached_tokens"),
-        semconv.STREAMED_TOKENS: verdict.streamed_tokens,
-        semconv.STREAMED_CHUNKS: verdict.streamed_chunks,
     }
 
 

@@ -150,13 +150,17 @@ class RouteTable:
         parent: Context,
         join: bool = True,
         more: Mapping[str, Any] | None = None,
+        place: Mapping[str, Any] | None = None,
     ) -> Driver:
-        """Open a request of this route, or join the current one; ``headers``: pairs of bytes or text."""
+        """Open a request of this route, or join the current one.
+
+        ``headers``: pairs of bytes or text.  ``place``: where the server received it, unless the conditions say that.
+        """
         tenant = None if self._tenant_header is None else _value_of(headers, self._tenant_header)
         own = {} if tenant is None else {"tenant": tenant}
         # Later entries win: the route over the middleware, and what the request itself says over both.
         return begin(
-            {**self._conditions, **route.conditions, **own, **(more or {})},
+            {**(place or {}), **self._conditions, **route.conditions, **own, **(more or {})},
             join=join,
             shape=route.shape or self._shape,
             parent=parent,

@@ -35,6 +35,7 @@ class ConditionKeywords(TypedDict, total=False):
     ``deadline``: seconds after arrival from which a cancellation is a timeout.  ``role``: ``whole``, or ``prefill`` or
     ``decode`` for a part of a disaggregated request, which feeds stage durations only.  ``traffic``: ``live``, or a
     word that keeps the metrics of other traffic apart, such as ``warmup``.  ``workload``: a name for the kind of load.
+    ``server_address``, ``server_port``: where the server received it; the middlewares know that by themselves.
     ``unit``: what outputs are counted in where they are not tokens, such as ``audio_s``, ``step`` or ``image``; marks
     of tokens then mark outputs, and ``n`` is how much one is in that unit.
     """
@@ -61,6 +62,8 @@ class ConditionKeywords(TypedDict, total=False):
     traffic: str
     workload: str | None
     tenant: str | None
+    server_address: str | None
+    server_port: int | None
     unit: str | None
     deadline: float | None
 
@@ -94,6 +97,14 @@ def read_whole(name: str, value: object) -> int:
     if count is None:
         raise InvalidValue(f"{name} is {shown(value)}; it must be a whole number from 0", event=name)
     return count
+
+
+def read_port(name: str, value: object) -> int:
+    """Return a port; InvalidValue unless it is one of TCP's."""
+    port = whole(value)
+    if port is None or not 0 < port < 65536:
+        raise InvalidValue(f"{name} is {shown(value)}; it must be a whole number from 1 to 65535", event=name)
+    return port
 
 
 def read_seconds(name: str, value: object) -> float:
@@ -159,6 +170,8 @@ _ROWS: Final = (
     Condition(name="cache_policy", read=read_text, attribute=semconv.CACHE_POLICY, server=True),
     # A label of metrics only where it is switched on: a server may have as many tenants as it likes.
     Condition(name="tenant", read=read_text, attribute=semconv.TENANT, label="tenant"),
+    Condition(name="server_address", read=read_text, attribute=semconv.SERVER_ADDRESS, server=True),
+    Condition(name="server_port", read=read_port, attribute=semconv.SERVER_PORT, server=True),
     Condition(name="workload", read=read_text, attribute=semconv.WORKLOAD, server=True),
     Condition(name="role", read=read_role, attribute=semconv.ROLE, label="role", usual="whole", server=True),
     Condition(name="traffic", read=read_text, attribute=semconv.TRAFFIC, label="traffic", usual="live", server=True),
@@ -186,9 +199,11 @@ STARTUP_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.startup)
 
 def read_condition(name: str, value: object) -> tuple[Condition, Any]:
     """Return the row and the value read by it; InvalidValue for what cannot be, whatever its own methods do."""
-    row = CONDITIONS.get(name)
+    row = CONDITIONS.get(name) if type(name) is str else None
     if row is None:
-        raise InvalidValue(f"no condition {name[:80]!r}; there are {', '.join(CONDITIONS)}", event=clean(name))
+        # A mapping from outside may have keys of any kind.
+        known = clean(name) if is_a(name, str) else ""
+        raise InvalidValue(f"no condition {shown(name)}; there are {', '.join(CONDITIONS)}", event=known)
     try:
         return row, row.read(name, value)
     except InvalidValue:
@@ -260,7 +275,7 @@ class RequestConditions:
         # The labels are made once: a frozen object for each of them would be half the cost of opening a request.
         labels: dict[str, Any] = {}
         for name, value in values.items():
-            known = CONDITIONS.get(name)
+            known = CONDITIONS.get(name) if type(name) is str else None
             # By identity, so that no `__eq__` of somebody's own is called.
             if known is not None and known.usual is value and value is not None:
                 # The default of a parameter: it is in the labels already, and no attribute.

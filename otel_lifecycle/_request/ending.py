@@ -149,10 +149,21 @@ class RequestEnding:
             if self.assessor is None and self._writer.span.is_recording():
                 # A recording request that was opened before any processor is adopted at its end.
                 self.assessor = runtime().assessor_for(self._writer.provider)
-            verdict, token_times, compat = self._assess(finished)
-            self._writer.write(
-                self._state, finished, verdict, ended_at=self._ended_at, token_times=token_times, compat=compat
-            )
+            verdict = self._assess(finished)
+            assessor, compat = self.assessor, None
+            if assessor is None:
+                self._writer.write(self._state, finished, verdict, ended_at=self._ended_at)
+            else:
+                compat = assessor.compat
+                self._writer.write(
+                    self._state,
+                    finished,
+                    verdict,
+                    ended_at=self._ended_at,
+                    token_times=assessor.token_times,
+                    compat=compat,
+                    usage=assessor.gen_ai_usage,
+                )
             request_id = self._conditions.attributes.get(semconv.REQUEST_ID)
             if compat == "vllm" and request_id is not None:
                 self._writer.set({semconv.GEN_AI_REQUEST_ID: request_id})
@@ -185,12 +196,11 @@ class RequestEnding:
         if self.assessor is not None:
             self.assessor.take_usual(end, self._writer.span.get_span_context())
 
-    def _assess(self, finished: Finished) -> tuple[Verdict, bool, str | None]:
+    def _assess(self, finished: Finished) -> Verdict:
         assessor = self.assessor
         if assessor is None:
-            return assess(finished), False, None
-        verdict = assessor.assess(finished, self._writer.exemplar_context())
-        return verdict, assessor.token_times, assessor.compat
+            return assess(finished)
+        return assessor.assess(finished, self._writer.exemplar_context())
 
     def _end_span(self) -> None:
         try:

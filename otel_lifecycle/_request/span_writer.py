@@ -124,6 +124,7 @@ class SpanWriter:
         ended_at: int,
         token_times: bool = False,
         compat: str | None = None,
+        usage: bool = True,
     ) -> None:
         """Write everything but the end of the request span; nothing of it for a span that is not recorded."""
         span = self.span
@@ -131,7 +132,7 @@ class SpanWriter:
             return
         apart = state.timeline.clocks_apart()
         self._add_events(state.events, finished, self.end_time(state, ended_at))
-        span.set_attributes(end_attributes(finished, verdict, compat=compat))
+        span.set_attributes(end_attributes(finished, verdict, compat=compat, usage=usage))
         for link in links_to_culprits(finished.interference):
             # While the span records: an ended one takes no link.
             span.add_link(link.context, link.attributes)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import FunctionType
 from typing import Any, Final, TypeAlias
 
+from otel_lifecycle._http.reading import flag_in, text_in
 from otel_lifecycle.asgi._server_context import ServerContext
 from otel_lifecycle.asgi._starlette import loses_disconnect
 
@@ -70,11 +71,11 @@ class DisconnectWatch:
 
     def _took(self, message: Message | None) -> None:
         """Look at what the app was given; None if its wait was cancelled."""
-        if message is not None and message["type"] == _DISCONNECT:
+        if message is not None and text_in(message, "type") == _DISCONNECT:
             self.close()
             self._left(not loses_disconnect())
             return
-        if message is not None and not message.get("more_body", False):
+        if message is not None and not flag_in(message, "more_body"):
             self._read = True
         self._start()
 
@@ -101,10 +102,10 @@ class DisconnectWatch:
         receive = _innermost(self._receive)
         try:
             message = await self._server.call(receive)
-            if message["type"] != _DISCONNECT:
+            if text_in(message, "type") != _DISCONNECT:
                 # A request without a body still has one body message.  A server gives it once: keep it for the app.
                 self._body = message
-                self._read = not message.get("more_body", False)
+                self._read = not flag_in(message, "more_body")
                 # The headers were wrong and a body follows.  The app reads it, and the watch starts again afterwards.
                 if not self._read:
                     self._watch = None
@@ -112,7 +113,7 @@ class DisconnectWatch:
                 message = await self._server.call(receive)
         except Exception:  # noqa: BLE001  # the app gets the server's error when it asks
             return
-        if message["type"] == _DISCONNECT and not self._closed:
+        if text_in(message, "type") == _DISCONNECT and not self._closed:
             self._gone = message
             self._closed = True
             self._left(False)

@@ -14,6 +14,7 @@ from opentelemetry.context import Context, attach, create_key, detach, get_value
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._http.caller import caller_context
+from otel_lifecycle._http.reading import headers_in, served_at, text_in, value_in
 from otel_lifecycle._http.routes import Route, RouteTable, Tokens
 from otel_lifecycle._request.conditions import SERVER_CONDITIONS
 from otel_lifecycle.asgi._disconnect_watch import DisconnectWatch, Message, Receive, Send
@@ -82,6 +83,8 @@ class LifecycleMiddleware:
         workload: str | None = None,
         unit: str | None = None,
         deadline: float | None = None,
+        server_address: str | None = None,
+        server_port: int | None = None,
     ) -> None:
         # Parameters one by one, not **conditions: the typed add_middleware() of Starlette refuses those.
         given = locals()
@@ -101,12 +104,12 @@ class LifecycleMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
-        kind = scope["type"]
+        kind = text_in(scope, "type")
         if kind == "lifespan":
             await live(self.app, scope, receive, send)
             return
         # The cheap questions first: every request of the server passes here.
-        route = None if SCOPE_KEY in scope or not self._table.routes else self._route_of(scope)
+        route = None if not self._table.routes or value_in(scope, SCOPE_KEY) is not None else self._route_of(scope)
         if route is None:
             await self.app(scope, receive, send)
         elif kind == "websocket":
@@ -115,26 +118,24 @@ class LifecycleMiddleware:
             await self._serve_http(route, scope, receive, send)
 
     def _route_of(self, scope: Message) -> Route | None:
-        root: str = scope.get("root_path", "")
-        if scope["type"] == "http":
-            return self._table.find(scope["method"], scope["path"], root)
-        return self._table.find_websocket(scope["path"], root) if scope["type"] == "websocket" else None
+        kind, path, root = text_in(scope, "type"), text_in(scope, "path"), text_in(scope, "root_path")
+        if kind == "http":
+            return self._table.find(text_in(scope, "method"), path, root)
+        return self._table.find_websocket(path, root) if kind == "websocket" else None
 
     async def _serve_http(self, route: Route, scope: Message, receive: Receive, send: Send) -> None:
         # An app that calls a second one in its own process has two requests: the outer one is not joined then.
         join = get_value(_FOLLOWED) is None
-        # A list: ASGI allows any iterable, and several readers need it.
-        headers = list(scope.get("headers", ()))
+        headers = headers_in(scope)
         parent = caller_context(headers)
-        driver = self._table.begin(route, headers, parent=parent, join=join)
+        driver = self._table.begin(route, headers, parent=parent, join=join, place=_place(scope))
         if not driver:
             await self.app(scope, receive, send)
             return
         response = HttpResponse(driver, self._table.tokens_of(route))
-        # In place, not in a copy: frameworks keep state in the scope that a server or an outer middleware reads.
-        scope[SCOPE_KEY] = True
+        _mark(scope)
         server = ServerContext()
-        watch = DisconnectWatch(receive, server, response.client_left, empty=_is_empty(scope))
+        watch = DisconnectWatch(receive, server, response.client_left, empty=_is_empty(headers))
         sender = ResponseSender(send, server, response, driver if self._server_timing else None)
 
         async def app() -> None:
@@ -150,9 +151,10 @@ class LifecycleMiddleware:
             watch.close()
 
     async def _serve_socket(self, route: Route, scope: Message, receive: Receive, send: Send) -> None:
-        scope[SCOPE_KEY] = True
-        headers = list(scope.get("headers", ()))
-        open_request = partial(self._table.begin, route, headers, parent=caller_context(headers), join=False)
+        _mark(scope)
+        headers = headers_in(scope)
+        parent, place = caller_context(headers), _place(scope)
+        open_request = partial(self._table.begin, route, headers, parent=parent, join=False, place=place)
         requests = SocketRequests(open_request, route, self._table.tokens_of(route), receive, send)
         error: BaseException | None = None
         try:
@@ -194,7 +196,21 @@ async def _in_context(
     leave(None)
 
 
-def _is_empty(scope: Message) -> bool:
+def _is_empty(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether the headers of a request say that it has no body."""
-    headers = {name.lower(): value for name, value in scope.get("headers", ())}
-    return headers.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in headers
+    known = {name.lower(): value for name, value in headers}
+    return known.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in known
+
+
+def _place(scope: Message) -> dict[str, Any]:
+    """Return where the server received a request: its address and port, or the path of its Unix socket."""
+    server = value_in(scope, "server")
+    return served_at(*server) if type(server) in (tuple, list) and len(server) == 2 else {}
+
+
+def _mark(scope: Message) -> None:
+    # In place, not in a copy: frameworks keep state in the scope that a server or an outer middleware reads.
+    try:
+        scope[SCOPE_KEY] = True
+    except Exception:  # noqa: BLE001  # a scope that takes nothing: the context says that the request is followed
+        return

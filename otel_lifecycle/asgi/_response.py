@@ -17,6 +17,7 @@ from typing import Any, Final
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, of_status, read_status
 from otel_lifecycle._core.exceptions_read import class_name, leaves
 from otel_lifecycle._http.body_tokens import BodyTokens
+from otel_lifecycle._http.reading import bytes_in, flag_in, headers_in, text_in, value_in
 from otel_lifecycle._request.clock import monotonic
 from otel_lifecycle.asgi._disconnect_watch import Message
 from otel_lifecycle.driver import Driver
@@ -79,13 +80,13 @@ class HttpResponse:
 
     def sending(self, message: Message) -> None:
         """Take note of a message before the server has it."""
-        kind, last = message["type"], is_last(message)
+        kind, last = text_in(message, "type"), is_last(message)
         if kind == "http.response.start":
-            self._status = read_status(message.get("status"))
+            self._status = read_status(value_in(message, "status"))
             if self._counter is not None:
-                self._counter.begin(self._status or 0, _headers(message))
+                self._counter.begin(self._status or 0, headers_in(message))
         elif self._counter is not None and kind == "http.response.body":
-            self._counter.feed(bytes(message.get("body") or b""), last=last)
+            self._counter.feed(bytes_in(message, "body"), last=last)
         # The last message proves nothing: an app that stops early also closes its response.
         if self._progress_when_told is not None and not last and carries_bytes(message):
             self._parts_since_told += 1
@@ -105,7 +106,7 @@ class HttpResponse:
                 self._driver.mark("delivered")
         if is_last(message):
             self._finished()
-        elif message["type"] != "http.response.start":
+        elif text_in(message, "type") != "http.response.start":
             self._streamed = True
 
     def refused(self, message: Message, error: OSError) -> None:
@@ -194,24 +195,18 @@ class HttpResponse:
 
 def carries_bytes(message: Message) -> bool:
     """Whether the message sends the first bytes of a body."""
-    if message["type"] == "http.response.body":
-        return bool(message.get("body"))
-    return message["type"] in {"http.response.pathsend", "http.response.zerocopysend"}
+    kind = text_in(message, "type")
+    if kind == "http.response.body":
+        return flag_in(message, "body")
+    return kind in {"http.response.pathsend", "http.response.zerocopysend"}
 
 
 def is_last(message: Message) -> bool:
     """Whether the message is the last one with a part of the body."""
-    if message["type"] in {"http.response.body", "http.response.zerocopysend"}:
-        return not message.get("more_body", False)
-    return bool(message["type"] == "http.response.pathsend")
-
-
-def _headers(message: Message) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a response, which may come as an iterable that can be read only once."""
-    if not isinstance(message.get("headers", ()), (list, tuple)):
-        message["headers"] = list(message["headers"])
-    headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
-    return headers
+    kind = text_in(message, "type")
+    if kind in {"http.response.body", "http.response.zerocopysend"}:
+        return not flag_in(message, "more_body")
+    return kind == "http.response.pathsend"
 
 
 # The descriptors of BaseException itself: the server's exception may have attributes of these names that raise.

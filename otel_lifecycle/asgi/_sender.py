@@ -7,6 +7,7 @@ stages up to it are over.  A framework sends the head of a stream before the mod
 from __future__ import annotations
 
 from otel_lifecycle._guard import guarded
+from otel_lifecycle._http.reading import flag_in, text_in
 from otel_lifecycle._http.server_timing import NAME, server_timing
 from otel_lifecycle.asgi._disconnect_watch import Message, Send
 from otel_lifecycle.asgi._response import HttpResponse, carries_bytes, is_last
@@ -36,7 +37,7 @@ class ResponseSender:
         if self._timed is not None:
             await self.release()
         # Without a token counter, the middle of a stream adds nothing: it passes at the cost of this check.
-        telling = not (self._response.quiet and message.get("more_body"))
+        telling = not (self._response.quiet and flag_in(message, "more_body"))
         if telling:
             guarded("a response", self._response.sending, message)
         await self._pass_on(message)
@@ -49,13 +50,13 @@ class ResponseSender:
         timed, self._timed = self._timed, None
         held, self._held = self._held, []
         for message in held:
-            if timed is not None and message["type"] == "http.response.start":
+            if timed is not None and text_in(message, "type") == "http.response.start":
                 guarded("a Server-Timing header", _add_timing, message, timed)
             await self._pass_on(message)
 
     async def _pass_on(self, message: Message) -> None:
         try:
-            if message.get("more_body") and not self._server.spans:
+            if flag_in(message, "more_body") and not self._server.spans:
                 # The server starts nothing that outlives this call before the last part is sent.
                 await self._send(message)
             else:
@@ -68,6 +69,10 @@ class ResponseSender:
 
 def _add_timing(message: Message, timed: Driver) -> None:
     value = server_timing(timed)
-    if value is not None:
+    if value is None:
+        return
+    try:
         # A new list: an app may use its list of headers for every response.
         message["headers"] = [*message.get("headers", ()), (NAME.lower().encode(), value.encode())]
+    except Exception:  # noqa: BLE001  # the app's own headers, which the server is going to refuse
+        return

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure
+from otel_lifecycle._core.text import is_a
 from otel_lifecycle._guard import guarded
+from otel_lifecycle._http.reading import bytes_in, plain_text, text_in, value_in
 from otel_lifecycle._http.routes import Route, Rule
 from otel_lifecycle._log import say
 from otel_lifecycle.asgi._disconnect_watch import Message, Receive, Send
@@ -78,9 +80,10 @@ class SocketRequests:
         guarded("a WebSocket", self._leave, error)
 
     def _received(self, message: Message) -> None:
-        if message["type"] == "websocket.disconnect":
+        kind = text_in(message, "type")
+        if kind == "websocket.disconnect":
             self._client_left()
-        elif message["type"] == "websocket.receive":
+        elif kind == "websocket.receive":
             data = _data_of(message)
             if self._driver is not None and self._says(self._messages.cancels, data, otherwise=False):
                 self._driver.end(cancellation())
@@ -103,7 +106,7 @@ class SocketRequests:
 
     def _sending(self, message: Message) -> None:
         driver = self._driver
-        if driver is None or message["type"] != "websocket.send" or self._count is None:
+        if driver is None or text_in(message, "type") != "websocket.send" or self._count is None:
             return
         if isinstance(self._count, FrameFeed):
             self._count(_data_of(message))
@@ -114,10 +117,10 @@ class SocketRequests:
         driver = self._driver
         if driver is None:
             return
-        if message["type"] == "websocket.close":
-            code = message.get("code", 1000)
-            self._end(CLOSE_CODES.get(code) or failure(str(code)))
-        elif message["type"] == "websocket.send":
+        kind = text_in(message, "type")
+        if kind == "websocket.close":
+            self._end(_closed_by(value_in(message, "code")))
+        elif kind == "websocket.send":
             driver.mark("delivered")
             word = self._says(self._messages.ends, _data_of(message), otherwise=False)
             if isinstance(word, str) and word:
@@ -173,12 +176,22 @@ class SocketRequests:
 
 def _ask(rule: Rule, data: str | bytes) -> Any:
     try:
-        return rule(data)
+        said = rule(data)
+        # Asked here, where what it gives may raise: its truth is all that counts of anything else.
+        return said if type(said) in (dict, str, bool) else bool(said)
     except Exception as error:  # noqa: BLE001  # a rule of the server's: the message goes on, whatever the rule does
         say("rule", f"a rule for messages raised {type(error).__name__}; the message counts as none", error=error)
         return False
 
 
 def _data_of(message: Message) -> str | bytes:
-    text = message.get("text")
-    return text if isinstance(text, str) else bytes(message.get("bytes") or b"")
+    text = value_in(message, "text")
+    return plain_text(text) if is_a(text, str) else bytes_in(message, "bytes")
+
+
+def _closed_by(code: object) -> Terminal:
+    """Return how a close code ends a request; without one it is 1000."""
+    if code is None:
+        return COMPLETE
+    known = type(code) is int and 0 < code < 5000
+    return (CLOSE_CODES.get(code) or failure(str(code))) if known else failure(None)  # type: ignore[call-overload]  # an integer by the line above

@@ -27,6 +27,7 @@ SETTINGS = [
     ("engine_shared", True, True, "true", True, False),
     ("tenant_metrics", True, True, "true", True, False),
     ("gen_ai_metrics", False, False, "false", False, True),
+    ("gen_ai_usage", False, False, "false", False, True),
     ("native_histograms", True, True, "true", True, False),
     ("handle_sigterm", False, False, "false", False, True),
     ("shutdown_timeout", 1, 1.0, "2", 2.0, 10.0),

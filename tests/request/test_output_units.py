@@ -11,7 +11,7 @@ import pytest
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.types import Request
-from tests.request.test_hostile_values import Raising
+from tests.support.hostile import Raising
 from tests.support.telemetry import Telemetry
 
 BEGAN = time.time_ns() - 60_000_000_000

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 import otel_lifecycle as lifecycle
 from otel_lifecycle._request.no_request import NO_REQUEST
 from otel_lifecycle.types import Request
-from tests.request.test_hostile_values import Raising
+from tests.support.hostile import Raising
 from tests.support.plain import Span
 from tests.support.telemetry import Telemetry
 

@@ -12,7 +12,7 @@ import pytest
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
-from tests.request.test_hostile_values import Raising
+from tests.support.hostile import Raising
 from tests.support.telemetry import Telemetry
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
