@@ -26,12 +26,12 @@ from opentelemetry.trace import TracerProvider
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, past, timeout
 from otel_lifecycle._core.exceptions_read import class_name
 from otel_lifecycle._core.lifecycle import get_shape
-from otel_lifecycle._core.text import is_a
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle._core.values import seconds
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._http.caller import caller_context
 from otel_lifecycle._http.reading import plain_bytes, plain_text
-from otel_lifecycle._http.routes import check_conditions
+from otel_lifecycle._http.routes import check_conditions, items_of
 from otel_lifecycle._request.context import detach_own
 from otel_lifecycle.driver import Driver, begin
 from otel_lifecycle.errors import ConfigurationError
@@ -76,7 +76,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     ) -> None:
         self._exact, self._services = _read_methods(methods)
         if tokens is not None and not callable(tokens):
-            raise ConfigurationError(f"tokens is {tokens!r:.80}; it must be a callable")
+            raise ConfigurationError(f"tokens is {shown(tokens)}; it must be a callable")
         self._tokens = tokens
         self._shape = get_shape(shape).name
         self._provider = tracer_provider
@@ -373,11 +373,9 @@ class _WatchedContext:
 
 
 def _read_methods(methods: object) -> tuple[frozenset[str], frozenset[str]]:
-    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
-        raise ConfigurationError(f"methods is {methods!r:.80}; it must be a list such as ['/package.Service/*']")
-    names = list(methods)
+    names = items_of(methods, f"methods is {shown(methods)}; it must be a list such as ['/package.Service/*']")
     for name in names:
-        if not isinstance(name, str) or name[:1] != "/" or name.count("/") != 2 or name.endswith("/"):
-            raise ConfigurationError(f"the method {name!r:.80} is none; it must be like '/package.Service/Method'")
+        if not is_a(name, str) or name[:1] != "/" or name.count("/") != 2 or name.endswith("/"):
+            raise ConfigurationError(f"the method {shown(name)} is none; it must be like '/package.Service/Method'")
     services = {name[: -len("/*")] for name in names if name.endswith("/*")}
     return frozenset(name for name in names if not name.endswith("/*")), frozenset(services)

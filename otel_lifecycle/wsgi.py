@@ -17,7 +17,7 @@ from opentelemetry.context import attach, get_current
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failure, of_status, read_status
-from otel_lifecycle._core.text import is_a
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle._guard import guarded
 from otel_lifecycle._http.body_tokens import BodyTokens
 from otel_lifecycle._http.caller import caller_context
@@ -64,7 +64,7 @@ class WsgiMiddleware:
         **conditions: Any,
     ) -> None:
         if not callable(app):
-            raise ConfigurationError(f"app is {app!r:.80}; it must be a WSGI application")
+            raise ConfigurationError(f"app is {shown(app)}; it must be a WSGI application")
         self.app = app
         self._server_timing = server_timing
         self._table = RouteTable(

@@ -15,6 +15,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import TracerProvider
 
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle._http.caller import text_of
 from otel_lifecycle._request.conditions import CONDITIONS, check_names, check_role, given, read_condition
 from otel_lifecycle._request.streams import Counter
@@ -82,7 +83,7 @@ class Route:
     ) -> None:
         named, self.path = _split_method(path)
         if named is not None and methods is not None:
-            raise ConfigurationError(f"the route {path!r:.80} names a method, and methods= does too; give one of them")
+            raise ConfigurationError(f"the route {shown(path)} names a method, and methods= does too; give one of them")
         self.methods = _check_methods(methods if named is None else (named,))
         self.pattern = _compile(self.path)
         self.tokens = check_tokens(tokens)
@@ -181,16 +182,25 @@ def _value_of(headers: Iterable[tuple[Any, Any]], wanted: str) -> str | None:
 
 def read_routes(routes: object) -> tuple[Route, ...]:
     """Return the middleware's argument as routes; ConfigurationError for anything that is not a route."""
-    if isinstance(routes, (str, bytes, re.Pattern, Route, Mapping)) or not isinstance(routes, Iterable):
-        raise ConfigurationError(f"routes is {routes!r:.80}; it must be a list of paths, patterns and Routes")
-    return tuple(route if isinstance(route, Route) else Route(route) for route in routes)
+    listed = items_of(routes, f"routes is {shown(routes)}; it must be a list of paths, patterns and Routes")
+    return tuple(route if is_a(route, Route) else Route(route) for route in listed)
 
 
-def check_tokens(tokens: object) -> Any:
+def items_of(values: Any, refusal: str) -> list[Any]:
+    """Return the items of a list given at set-up; ConfigurationError with that message where it is none."""
+    try:
+        if is_a(values, (str, bytes, re.Pattern, Route, Mapping)):
+            raise TypeError
+        return list(values)
+    except Exception as error:
+        raise ConfigurationError(refusal) from error
+
+
+def check_tokens(tokens: Any) -> Any:
     """Return how tokens are counted; ConfigurationError unless it is a callable, ``"openai"`` or None."""
-    if tokens is None or tokens == OPENAI or callable(tokens):
+    if tokens is None or callable(tokens) or (is_a(tokens, str) and str.__eq__(tokens, OPENAI)):
         return tokens
-    raise ConfigurationError(f"tokens is {tokens!r:.80}; it must be a callable or {OPENAI!r}")
+    raise ConfigurationError(f"tokens is {shown(tokens)}; it must be a callable or {OPENAI!r}")
 
 
 def check_conditions(conditions: Mapping[str, Any]) -> dict[str, object]:
@@ -208,35 +218,36 @@ def check_conditions(conditions: Mapping[str, Any]) -> dict[str, object]:
     return values
 
 
-def _check_messages(messages: object, methods: frozenset[str] | None, path: object) -> Messages | None:
+def _check_messages(messages: Any, methods: frozenset[str] | None, path: object) -> Messages | None:
     if messages is None:
         return None
-    if not isinstance(messages, Messages) or methods is not None:
+    if not is_a(messages, Messages) or methods is not None:
         raise ConfigurationError(
-            f"messages of the route {path!r:.80} is {messages!r:.80}; it must be Messages(...) without a method"
+            f"messages of the route {shown(path)} is {shown(messages)}; it must be Messages(...) without a method"
         )
     rules: dict[str, object] = {name: getattr(messages, name) for name in ("begins", "ends", "cancels")}
     for name, rule in rules.items():
         if rule is not None and not callable(rule):
-            raise ConfigurationError(f"{name} of the route {path!r:.80} is {rule!r:.80}; it must be a callable")
-    return messages
+            raise ConfigurationError(f"{name} of the route {shown(path)} is {shown(rule)}; it must be a callable")
+    checked: Messages = messages
+    return checked
 
 
-def _check_header(name: object) -> str | None:
+def _check_header(name: Any) -> str | None:
     if name is None:
         return None
-    if not isinstance(name, str) or not _HEADER.fullmatch(name):
-        raise ConfigurationError(f"tenant_header is {name!r:.80}; it must be the name of a header")
-    return name.lower()
+    if not is_a(name, str) or not _HEADER.fullmatch(name):
+        raise ConfigurationError(f"tenant_header is {shown(name)}; it must be the name of a header")
+    return str.lower(name)
 
 
-def _split_method(path: object) -> tuple[str | None, str | re.Pattern[str]]:
-    if isinstance(path, re.Pattern):
-        if not isinstance(path.pattern, str):
-            raise ConfigurationError(f"the route {path!r:.80} is a pattern of bytes; a path is text")
+def _split_method(path: Any) -> tuple[str | None, str | re.Pattern[str]]:
+    if is_a(path, re.Pattern):
+        if not is_a(path.pattern, str):
+            raise ConfigurationError(f"the route {shown(path)} is a pattern of bytes; a path is text")
         return None, path
-    if not isinstance(path, str):
-        raise ConfigurationError(f"the route {path!r:.80} is a {type(path).__name__}; it must be a path or a pattern")
+    if not is_a(path, str):
+        raise ConfigurationError(f"the route {shown(path)} is a {type(path).__name__}; it must be a path or a pattern")
     method, space, rest = path.partition(" ")
     return (method, rest.strip()) if space else (None, path)
 
@@ -244,12 +255,11 @@ def _split_method(path: object) -> tuple[str | None, str | re.Pattern[str]]:
 def _check_methods(methods: object) -> frozenset[str] | None:
     if methods is None:
         return None
-    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
-        raise ConfigurationError(f"methods is {methods!r:.80}; it must be a list such as ['POST']")
-    names = [str(method).upper() for method in methods]
-    unknown = [name for name in names if name not in METHODS]
+    listed = items_of(methods, f"methods is {shown(methods)}; it must be a list such as ['POST']")
+    names = [str.upper(method) if is_a(method, str) else "" for method in listed]
+    unknown = [method for method, name in zip(listed, names, strict=True) if name not in METHODS]
     if unknown or not names:
-        raise ConfigurationError(f"no method {unknown[0] if unknown else ''!r:.80}; there are {', '.join(METHODS)}")
+        raise ConfigurationError(f"no method {shown(unknown[0] if unknown else '')}; there are {', '.join(METHODS)}")
     return frozenset(names)
 
 
@@ -260,7 +270,7 @@ def _compile(path: str | re.Pattern[str]) -> re.Pattern[str]:
     parts = (path[:-1] if below else path).split("/")
     if not path.startswith("/") or not all(_PART.fullmatch(part) for part in parts[1:] if part):
         raise ConfigurationError(
-            f"the route {path!r:.80} is not a path; it begins with /, has no query, and takes {{name}} for a segment "
+            f"the route {shown(path)} is not a path; it begins with /, has no query, and takes {{name}} for a segment "
             "and /* at its end"
         )
     # DOTALL, because a path arrives decoded: %0A in it is a line break by now.

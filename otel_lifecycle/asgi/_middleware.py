@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.context import Context, attach, create_key, detach, get_value, set_value
 from opentelemetry.trace import TracerProvider
 
+from otel_lifecycle._core.text import shown
 from otel_lifecycle._http.caller import caller_context
 from otel_lifecycle._http.reading import headers_in, served_at, text_in, value_in
 from otel_lifecycle._http.routes import Route, RouteTable, Tokens
@@ -90,7 +91,7 @@ class LifecycleMiddleware:
         given = locals()
         conditions = {name: given[name] for name in SERVER_CONDITIONS}
         if not callable(app):
-            raise ConfigurationError(f"app is {app!r:.80}; it must be an ASGI application")
+            raise ConfigurationError(f"app is {shown(app)}; it must be an ASGI application")
         self.app = app
         self._server_timing = server_timing
         self._table = RouteTable(
