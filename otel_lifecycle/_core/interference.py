@@ -122,13 +122,22 @@ def queue_split(shares: Shares[tuple[EngineSlot, str]], throughout: Mapping[str,
     return QueueSplit(**apportion(scaled, shares.scale, wait))
 
 
+def may_be_culprit(time: int, scale: int, whole: int) -> bool:
+    """Return whether a time, times ``scale``, is a fair part of the whole."""
+    return CULPRIT_SHARE * time >= _least(scale, whole)
+
+
+def _least(scale: int, whole: int) -> int:
+    # Both sides are scaled, so that integers are compared and nothing is rounded before the decision.
+    return max(whole * scale, CULPRIT_SHARE * CULPRIT_NS * scale)
+
+
 def culprits(times: Mapping[EngineSlot, int], scale: int, whole: int, reason: LinkReason) -> list[Culprit]:
     """Return the requests with the largest times, each times ``scale``, that took a fair part of the whole.
 
     Among equal times the request that ran first comes first.
     """
-    # Both sides are scaled, so that integers are compared and nothing is rounded before the decision.
-    least = max(whole * scale, CULPRIT_SHARE * CULPRIT_NS * scale)
+    least = _least(scale, whole)
     found = [(-time, slot.began, slot) for slot, time in times.items() if CULPRIT_SHARE * time >= least]
     # Without the key a tie would go on to compare the slots, which have no order.
     found.sort(key=lambda one: one[:2])

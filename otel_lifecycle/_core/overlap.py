@@ -46,13 +46,28 @@ def divide(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]], thr
     The windows may overlap: an instant in two of them is divided twice.  Several pieces of one key add up.
     ``throughout``: so many more run all the time; they need no piece, since each gets the same.
     """
-    stretches = [_stretch(pieces, start, end, throughout) for start, end in windows if start < end]
+    windows = [window for window in windows if window[0] < window[1]]
+    parts = [clipped(pieces, start, end) for start, end in windows]
+    whole = sum(end - start for start, end in windows)
+    if not throughout and all(len(inside) < 2 for inside in parts):
+        return _undisputed(parts, whole)
+    stretches = [_stretch(inside, start, end, throughout) for inside, (start, end) in zip(parts, windows, strict=True)]
     scale = lcm(*(n for stretch in stretches for n in stretch.counts))
     scaled: dict[Key, int] = {}
     each = sum(stretch.add_to(scaled, scale) for stretch in stretches)
     covered = sum(stretch.covered for stretch in stretches)
-    idle = sum(end - start for start, end in windows if start < end) - covered
-    return Shares(scaled=scaled, scale=scale, throughout=each if throughout else 0, covered=covered, idle=idle)
+    each = each if throughout else 0
+    return Shares(scaled=scaled, scale=scale, throughout=each, covered=covered, idle=whole - covered)
+
+
+def _undisputed(parts: Iterable[Iterable[Piece[Key]]], whole: int) -> Shares[Key]:
+    """Return the shares where nobody ever runs beside another: the usual stall has one prefill beside it, or none."""
+    scaled: dict[Key, int] = {}
+    for inside in parts:
+        for begin, stop, key in inside:
+            scaled[key] = scaled.get(key, 0) + stop - begin
+    covered = sum(scaled.values())
+    return Shares(scaled=scaled, scale=1, throughout=0, covered=covered, idle=whole - covered)
 
 
 def undivided(whole: int, throughout: int) -> Shares[Key]:
@@ -89,8 +104,7 @@ class _Stretch(Generic[Key]):
         return sofar
 
 
-def _stretch(pieces: Sequence[Piece[Key]], start: int, end: int, throughout: int) -> _Stretch[Key]:
-    inside = clipped(pieces, start, end)
+def _stretch(inside: list[Piece[Key]], start: int, end: int, throughout: int) -> _Stretch[Key]:
     changes = {start: throughout, end: -throughout}
     for begin, stop, _ in inside:
         changes[begin] = changes.get(begin, 0) + 1

@@ -103,13 +103,16 @@ def _add_partly(slots: list[EngineSlot], windows: Windows, seen: Survey) -> Surv
     # Earlier than every time: then nobody is found ahead of it or running.
     arrival = -NEVER if windows.arrival is None else windows.arrival
     wait_from, wait_to = windows.wait or _NOTHING
+    prefill_from, prefill_to = windows.prefill or _NOTHING
     for slot in slots:
         if slot.steady:
             began, stopped = slot.began, slot.stopped
             # Strictly before: of two that arrive together, neither is ahead of the other.
             ahead += slot.queued_from < arrival < min(began, stopped)
             running += began <= arrival < stopped
-            in_prefill += _overlap(began, stopped, windows.prefill)
+            # The prefill is short, and most were not there in it.
+            if began < prefill_to and stopped > prefill_from:
+                in_prefill += _overlap(began, stopped, windows.prefill)
             in_decode += _overlap(began, stopped, windows.decode)
             # An empty or unknown wait is (0, 0), which the last comparison excludes.
             if began < wait_to and stopped > wait_from < wait_to:

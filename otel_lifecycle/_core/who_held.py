@@ -15,6 +15,7 @@ from otel_lifecycle._core.interference import (
     QueueSplit,
     StallSplit,
     culprits,
+    may_be_culprit,
     queue_split,
 )
 from otel_lifecycle._core.lifecycle import SHAPES, Shape
@@ -117,8 +118,9 @@ def _split_wait(wait: Window, seen: Survey, *, full: bool) -> tuple[QueueSplit |
     times: dict[EngineSlot, int] = {}
     for (other, _), time in shares.scaled.items():
         times[other] = times.get(other, 0) + time
-    for other in seen.throughout:
-        times[other] = times.get(other, 0) + shares.throughout
+    # Those that ran all the wait have one share each and no stay in `beside`. Where many do, it is no culprit's.
+    if may_be_culprit(shares.throughout, shares.scale, whole):
+        times.update(dict.fromkeys(seen.throughout, shares.throughout))
     return split, culprits(times, shares.scale, whole, "queue")
 
 
@@ -137,7 +139,9 @@ def _split_stalls(
     prefills = [
         (start, end, other)
         for other in others
-        if other.began < last and other.stopped > first and not _decodes_since(other, first)
+        if other.began < last and other.stopped > first
+        # Most have only decoded since then: what they did before need not be read.
+        if (view := other.view)[1] != "decode" or view[2] is None or view[2] > first
         for start, end, stage in other.stays()
         if stage == "prefill" and start < last and end > first
     ]
@@ -148,12 +152,6 @@ def _split_stalls(
         unexplained=shares.idle,
     )
     return split, culprits(shares.scaled, shares.scale, shares.covered, "stall") if full else []
-
-
-def _decodes_since(slot: EngineSlot, time: int) -> bool:
-    """Whether a request has only decoded since then, as most have: what it did before need not be read."""
-    _, stage, since = slot.view
-    return stage == "decode" and since is not None and since <= time
 
 
 def _mean(total: int, window: Window) -> float | None:

@@ -29,6 +29,7 @@ def interference(say: Say) -> Iterator[Budget]:
         ("interference_calm", 20.0, partial(asked, calm()), 1),
         ("interference_waited", 100.0, partial(asked, waited()), 1),
         ("interference_stalled", 100.0, partial(asked, stalled()), 1),
+        ("interference_waited_and_stalled", 100.0, partial(asked, waited_and_stalled()), 1),
     ):
         budget, samples = versus(name, divisor * limit / FIVE_SPANS_US, trial, five_spans(TIMES), allowance=20)
         say_us(say, name, samples["ours"], TIMES * divisor)
@@ -107,17 +108,35 @@ def calm() -> Ask:
 def waited() -> Ask:
     """A request that waited while four others ended and four began."""
     log = busy()
-    for number in range(4):
-        log.end(enter(log, 500 * MS, 1, 100 * MS), (1100 + 50 * number) * MS, by=0)
-        enter(log, (1100 + 50 * number) * MS, 1, 20 * MS)
+    come_and_go(log)
     return asking(log, (1000, 1300, 1310, 2500), NO_STALLS)
 
 
 def stalled() -> Ask:
     """A request that stalled eight times, each beside the prefill of another."""
-    log, intervals = busy(), []
+    log = busy()
+    return asking(log, (1000, 1000, 1310, 2500), beside_prefills(log))
+
+
+def waited_and_stalled() -> Ask:
+    """Both in one request."""
+    log = busy()
+    come_and_go(log)
+    return asking(log, (1000, 1300, 1310, 2500), beside_prefills(log))
+
+
+def come_and_go(log: EngineLog) -> None:
+    """Let four requests end and four begin between 1.1 and 1.3 s."""
+    for number in range(4):
+        log.end(enter(log, 500 * MS, 1, 100 * MS), (1100 + 50 * number) * MS, by=0)
+        enter(log, (1100 + 50 * number) * MS, 1, 20 * MS)
+
+
+def beside_prefills(log: EngineLog) -> Stalls:
+    """Let eight requests prefill after 1.4 s; return stalls beside each of them."""
+    intervals = []
     for number in range(8):
         began = (1400 + 100 * number) * MS
         log.end(enter(log, began, 1, 50 * MS), began + 80 * MS, by=0)
         intervals.append((began + 5 * MS, began + 45 * MS))
-    return asking(log, (1000, 1000, 1310, 2500), Stalls(intervals=tuple(intervals)))
+    return Stalls(intervals=tuple(intervals))
