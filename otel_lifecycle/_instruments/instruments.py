@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from threading import RLock
 from time import time_ns
 from typing import Any
 
@@ -196,6 +197,8 @@ def _observe(meter: Meter, row: Metric, callback: Callable[[CallbackOptions], It
     create(row.name, callbacks=[guarded], unit=row.unit, description=row.description)
 
 
+_making = RLock()
+
 # Weak keys: a provider that nobody holds any more takes its instruments with it.
 _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
 
@@ -205,11 +208,13 @@ _inherited_by_forks: weakref.WeakSet[Instruments] = weakref.WeakSet()
 
 def instruments_of(meter_provider: MeterProvider) -> Instruments:
     """Return the instruments of a meter provider, made once."""
-    known = _instruments.get(meter_provider) or _made_before_it_was_global(meter_provider)
-    if known is None:
-        known = _instruments[meter_provider] = Instruments(meter_provider)
-        _inherited_by_forks.add(known)
-        _watch_forks()
+    # Making them registers callbacks, so a second set of a racing thread could not be thrown away.
+    with _making:
+        known = _instruments.get(meter_provider) or _made_before_it_was_global(meter_provider)
+        if known is None:
+            known = _instruments[meter_provider] = Instruments(meter_provider)
+            _inherited_by_forks.add(known)
+            _watch_forks()
     return known
 
 
@@ -230,5 +235,7 @@ def _watch_forks() -> None:
 
 
 def _forget_in_child() -> None:
+    global _making  # noqa: PLW0603  # another thread of the parent may have held it
+    _making = RLock()
     for instruments in list(_inherited_by_forks):
         instruments.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -25,6 +26,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
+from otel_lifecycle._instruments import instruments
 from otel_lifecycle._instruments.buffer import VALUES
 from otel_lifecycle._instruments.delivery import trusted_sdk
 from otel_lifecycle.processor import LifecycleSpanProcessor
@@ -239,6 +241,27 @@ def test_requests_that_end_in_many_threads_while_readers_collect_are_counted_onc
         collected.append(counted(delta.get_metrics_data()))
     collected.append(counted(delta.get_metrics_data()))
     assert [sum(figures) for figures in zip(*collected, strict=True)] == [450, 1350, 900]
+
+
+def test_processors_made_at_once_share_their_instruments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads make one for a provider, open requests are observed once."""
+    real, entered = instruments.Instruments.__init__, threading.Barrier(2)
+
+    def slow(self: Any, provider: Any) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            # A second thread that gets this far at the same time would make a second set.
+            entered.wait(timeout=0.5)
+        real(self, provider)
+
+    monkeypatch.setattr(instruments.Instruments, "__init__", slow)
+    provider, made = MeterProvider(shutdown_on_exit=False), []
+    threads = [threading.Thread(target=lambda: made.append(instruments.instruments_of(provider))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made[0] is made[1]
+    provider.shutdown()
 
 
 @pytest.mark.usefixtures("way")
