@@ -125,6 +125,12 @@ def sglang_engine(workers: int, replicas: int) -> str | None:
     return str(told["engine"])
 
 
+@pytest.fixture(autouse=True)
+def engines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test says of an engine named "tiny" must not hold in the next one."""
+    monkeypatch.setattr(runtime(), "engines", EngineLogs())
+
+
 @pytest.mark.parametrize("engine", [vllm_engine, sglang_engine], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(
     ("processes", "replicas", "told"),

@@ -175,3 +175,42 @@ def test_ten_thousand_requests_leave_nothing(
     # One cycle a request would be ten thousand.
     assert waited < 100
     assert len(gc.get_objects()) - before < 1_000
+
+
+def by_block(request: Any, tensors: list[weakref.ref[Tensor]]) -> None:
+    """Let the exception leave the request's block."""
+    with request:
+        list(request.stream(broken(tensors)))
+
+
+def by_fail(request: Any, tensors: list[weakref.ref[Tensor]]) -> None:
+    """Hand the exception over."""
+    try:
+        list(request.stream(broken(tensors)))
+    except MemoryError as error:
+        request.fail(error)
+        raise
+
+
+def by_stage(request: Any, tensors: list[weakref.ref[Tensor]]) -> None:
+    """Let the exception leave a stage."""
+    with request, request.stage("prefill"):
+        list(broken(tensors))
+
+
+@pytest.mark.parametrize("way", [by_block, by_fail, by_stage], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("shown", [False, True], ids=["type alone", "with its stack"])
+def test_c112_neither_handle_nor_record_holds_a_frame(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, way: Callable[..., None], shown: bool
+) -> None:
+    """Once the server is done with an exception it is gone, and what its frames held, while the handle lives on."""
+    monkeypatch.setattr(runtime(), "record_exceptions", shown)
+    tensors: list[weakref.ref[Tensor]] = []
+    gc.disable()
+    try:
+        request = telemetry.request()
+        with pytest.raises(MemoryError):
+            way(request, tensors)
+        assert (len(tensors), [tensor() for tensor in tensors], request.outcome) == (1, [None], "failed")
+    finally:
+        gc.enable()
