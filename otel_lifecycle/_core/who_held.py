@@ -135,13 +135,13 @@ def _split_stalls(
     # Its own preemption comes off first: meanwhile no neighbour can hold it.
     away = [stay for stay in own.stays() if stay[2] == PREEMPTED]
     rest = [part for stall in stalls.intervals for part in without(stall, away)] if away else list(stalls.intervals)
-    # The cheap comparisons come first: only the slots that pass them are read stay by stay.
+    # Most have only decoded since then, so that comes first: what they did before need not be read.
     prefills = [
         (start, end, other)
         for other in others
-        if other.began < last and other.stopped > first
-        # Most have only decoded since then: what they did before need not be read.
-        if (view := other.view)[1] != "decode" or view[2] is None or view[2] > first
+        if ((view := other.view)[1] != "decode" or view[2] is None or view[2] > first)
+        and other.began < last
+        and other.stopped > first
         for start, end, stage in other.stays()
         if stage == "prefill" and start < last and end > first
     ]
