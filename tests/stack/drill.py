@@ -10,6 +10,7 @@ First comes an hour in which all is well.  ``--short`` makes that 20 minutes, an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -73,14 +74,15 @@ class DrillServer:
     def kill(self) -> None:
         """End it as the kernel does."""
         self._process.kill()
-        self._process.wait()
+        self.end()
 
     def end(self) -> None:
-        """End it in order."""
+        """End it in order, by the end of its input."""
         assert self._process.stdin is not None
-        if self._process.poll() is None:
+        # What it was told last is still to be written when it was killed.
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-            self._process.wait(30)
+        self._process.wait(30)
 
 
 @dataclass(slots=True, kw_only=True)
