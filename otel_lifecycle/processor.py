@@ -34,6 +34,12 @@ from otel_lifecycle.errors import ConfigurationError
 COMPAT = (None, "vllm")
 
 
+def _check_flags(**flags: object) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
+
+
 def _check(next: object, meter_provider: object, slo: object, compat: object) -> None:  # noqa: A002  # as the argument
     """ConfigurationError for what cannot be."""
     if next is not None and not all(callable(getattr(next, name, None)) for name in ("on_start", "on_end")):
@@ -77,17 +83,8 @@ class LifecycleSpanProcessor(HandingOn):
         gen_ai_usage: bool = True,
     ) -> None:
         _check(next, meter_provider, slo, compat)
-        flags = {
-            "strict": strict,
-            "token_times": token_times,
-            "interference": interference,
-            "tenant_metrics": tenant_metrics,
-            "gen_ai_metrics": gen_ai_metrics,
-            "gen_ai_usage": gen_ai_usage,
-        }
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise ConfigurationError(f"{name} is {flag!r:.80}; it must be True or False")
+        _check_flags(strict=strict, token_times=token_times, interference=interference, tenant_metrics=tenant_metrics)
+        _check_flags(gen_ai_metrics=gen_ai_metrics, gen_ai_usage=gen_ai_usage)
         # `configure()` sets it: only the providers that it installs are exchanged in a forked child.
         self.survives_fork = False
         self.strict = strict

@@ -210,7 +210,7 @@ def _step_at(requests: Iterable[Request], at_ns: AtNs, counts: Iterable[int | No
 def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
     """Mark one token for each request at a given time: an append where nothing about it has to be judged."""
     epoch = at_ns if type(at_ns) is int else None
-    # Of a monotonic clock one reading serves all; an epoch time is placed on the anchor of each request.
+    # One reading of a monotonic clock serves all; an epoch time is placed on the anchor of each request.
     reading: Any = past_reading(at_ns, 0) if epoch is None else None
     now = perf_counter_ns()
     for handle in requests:

@@ -95,12 +95,7 @@ class LifecycleMiddleware:
         self.app = app
         self._server_timing = server_timing
         self._table = RouteTable(
-            routes,
-            conditions,
-            tokens=tokens,
-            shape=shape,
-            tenant_header=tenant_header,
-            tracer_provider=tracer_provider,
+            routes, conditions, tokens=tokens, shape=shape, tenant_header=tenant_header, tracer_provider=tracer_provider
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

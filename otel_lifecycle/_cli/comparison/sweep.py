@@ -10,7 +10,7 @@ from otel_lifecycle._cli.analysis.figures import NONE, distributions
 from otel_lifecycle._cli.analysis.workload import Workload
 
 SCHEMA_VERSION: Final = 1
-"""Of a sweep as JSON; it grows when a key is removed or gets another meaning."""
+"""The version of a sweep as JSON; it grows when a key is removed or gets another meaning."""
 LATENCIES: Final = ("ttft", "tpot", "e2e_completed")
 
 
