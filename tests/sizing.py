@@ -25,7 +25,7 @@ EXPORT_S: Final = 15
 KEPT: Final = 0.15
 """Share of the traces that the sampler keeps: 10 % of the ordinary ones, and all that went wrong."""
 ROOT_WAIT_S, LONG_WAIT_S, TRACE_BYTES, TRACES_HELD = 30, 660, 16 * 1024, 50_000
-"""Of the sampler, as in collector.yaml."""
+"""The values of the sampler, as in collector.yaml."""
 SAMPLE_BYTES: Final = 1.5
 """On the disk of Prometheus, by its documentation (1 to 2)."""
 STORED: Final = 3

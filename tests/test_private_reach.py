@@ -39,7 +39,7 @@ def own_names() -> set[str]:
 
 
 def test_no_private_attribute_of_another_library_is_read() -> None:
-    """By dot, and by getattr().  A name that is one of ours too cannot be told apart; renaming the SDK finds those."""
+    """By dot, and by getattr().  It cannot distinguish a name that is ours too; renaming the SDK does."""
     own, found = own_names() | OF_PYTHON, []
     for file, tree in trees().items():
         for node in ast.walk(tree):

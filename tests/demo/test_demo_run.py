@@ -65,7 +65,7 @@ def test_the_demo_prints_what_it_must_and_sends_the_same(
 
     sent = [span["attributes"] for span in otlp_http.spans() if semconv.OUTCOME in span["attributes"]]
     assert Counter(span[semconv.OUTCOME] for span in sent) == Counter(match["outcome"] for match in found)
-    # The engine is this process's alone, so nothing hides who held whom; one that timed out in the queue has no wait.
+    # The engine is this process's alone, so every cause is known; one that timed out in the queue has no wait.
     waited = [span for span in sent if semconv.QUEUE_WAIT in span]
     assert len(waited) >= len(sent) - 1
     assert all(semconv.QUEUE_IDLE in span and semconv.INTERFERENCE_COMPLETE not in span for span in waited)

@@ -1,4 +1,4 @@
-"""Who stalled whom on a real engine: a neighbour's prompt stops a request that decodes, piece by piece.
+"""Stalls and their causes on a real engine: a neighbour's prompt stops a request that decodes, piece by piece.
 
 Everything follows the tokens and not the clock, so that a busy machine changes how long it takes and nothing else: the
 neighbour comes, or the process is stopped, once the victim has received so many tokens.

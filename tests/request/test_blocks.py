@@ -86,7 +86,7 @@ class HostileName(str):
 
 @pytest.mark.parametrize("name", ["lunch", "decode", "", None, 3, HostileName("lunch")])
 def test_an_unknown_stage_is_a_violation_and_its_body_runs(telemetry: Telemetry, name: Any) -> None:
-    """Whoever enters it: the handle, the block of the current request, its decorator; the boundaries stay right."""
+    """By the handle, the block of the current request, or its decorator: the boundaries stay right."""
 
     @lifecycle.stage(name)
     def decorated() -> None:

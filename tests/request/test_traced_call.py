@@ -90,7 +90,7 @@ def test_an_unknown_arrival(telemetry: Telemetry) -> None:
 
 
 def test_a_method(telemetry: Telemetry) -> None:
-    """Of a method, the object is the first argument."""
+    """The first argument of a method is the object."""
 
     class Task:
         """A task with a request of its framework's own, as in Celery."""

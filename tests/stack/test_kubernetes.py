@@ -13,7 +13,7 @@ from tests.stack import kubernetes
 from tests.stack.programs import CONFIG
 from tests.stack.test_files import names_read
 
-# Of the extra `test`. Neither has types.
+# From the extra `test`. Neither has types.
 kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
 jsonschema: Any = pytest.importorskip("jsonschema")
 OVERLAYS = ("small", "production")

@@ -128,7 +128,7 @@ SELECT (SELECT sum(least(greatest(went, {start}), {end}) - least(greatest(came, 
 
 
 def in_flight(table: RequestTable, start: int, end: int) -> tuple[float | None, int | None]:
-    """Return the mean and the peak number in flight between two times, in epoch nanoseconds; the mean is None of none.
+    """Return the mean and the peak number in flight between two times, in epoch nanoseconds; no mean without requests.
 
     The peak counts what was in flight at ``start`` and whatever arrived from then on, up to ``end``.
     """
