@@ -39,6 +39,8 @@ const SHOWS = {
   stalled: (row) => row[AT.stall] > 0,
 };
 
+const WRITTEN_A_FRAME = 12;
+
 class RequestList {
   // `open(row)` shows one request; `grid` scrolls and holds `body`, whose height is that of all rows.
   constructor(grid, body, open) {
@@ -113,14 +115,18 @@ class RequestList {
     const first = Math.max(0, Math.floor(this.grid.scrollTop / height) - 4);
     const last = Math.min(total, Math.ceil((this.grid.scrollTop + this.grid.clientHeight) / height) + 4);
     while (this.pool.length < last - first) this.pool.push(this.made());
-    this.pool.forEach((line, index) => {
-      const at = first + index, used = at < last;
-      line.hidden = !used;
-      if (!used) return;
-      line.style.transform = `translateY(${at * height}px)`;
-      line.style.height = `${height}px`;
-      this.fill(line, this.found[at], at);
-    });
+    // Each element keeps its place modulo their number, so that scrolling by a row writes one row. A screen full of new
+    // rows takes several frames: written in one, it would hold the main thread too long.
+    const size = this.pool.length, places = Array.from({ length: size }, (_, index) => first + index);
+    places.sort((a, b) => (b === this.current) - (a === this.current));
+    let left = WRITTEN_A_FRAME;
+    for (const at of places) {
+      const line = this.pool[at % size];
+      if (line.hidden !== at >= total) line.hidden = at >= total;
+      if (line.hidden || this.shows(line, at, height)) continue;
+      if (left-- > 0) this.fill(line, this.found[at], at, height);
+    }
+    if (left < 0) this.draw();
   }
 
   made() {
@@ -134,10 +140,15 @@ class RequestList {
     return line;
   }
 
-  fill(line, row, at) {
-    const tab = at === this.current ? 0 : -1;
-    if (line.row === row && line.at === at && line.tabIndex === tab && line.scale === this.scale) return;
-    Object.assign(line, { row, at, tabIndex: tab, scale: this.scale });
+  shows(line, at, high) {
+    return line.row === this.found[at] && line.at === at && line.tabIndex === (at === this.current ? 0 : -1)
+      && line.scale === this.scale && line.high === high;
+  }
+
+  fill(line, row, at, high) {
+    Object.assign(line, { row, at, high, tabIndex: at === this.current ? 0 : -1, scale: this.scale });
+    line.style.top = `${at * high}px`;
+    line.style.height = `${high}px`;
     const name = row[AT.id] ?? row[AT.trace].slice(0, 12), cells = line.cells;
     line.setAttribute("aria-rowindex", at + 2);
     line.setAttribute("aria-label", `${row[AT.outcome]} request ${name}, ${row[AT.bottleneck] ?? "no bottleneck named"}, ${duration(row[AT.length])}`);
