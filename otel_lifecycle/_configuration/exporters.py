@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -23,6 +24,10 @@ from otel_lifecycle._log import logger
 
 # A listener of the other protocol resets the connection, as if it were down.
 _OTHER_PROTOCOL = {"grpc": "http/protobuf", "http/protobuf": "grpc"}
+
+_MEBIBYTE: Final = 1024 * 1024
+RECEIVER_LIMIT_MIB: Final = {"grpc": 4, "http/protobuf": 20}
+"""How large a message the Collector's receiver takes by default, by protocol; beyond that it refuses it whole."""
 
 
 class ProcessSpans(SpanExporter):
@@ -39,6 +44,8 @@ class ProcessSpans(SpanExporter):
         other = _OTHER_PROTOCOL.get(protocol)
         self._hint = f". If the endpoint is up, it may take {other}: OTEL_EXPORTER_OTLP_PROTOCOL" if other else ""
         self._default_endpoint = default_endpoint
+        # 0: there is nothing to say of the size, or it has been said.
+        self._limit_mib = RECEIVER_LIMIT_MIB.get(protocol, 0)
         self._pid = os.getpid()
         self._lost = 0
         self._lock = Lock()
@@ -58,6 +65,8 @@ class ProcessSpans(SpanExporter):
             logger.debug("the exporter raised %s", type(error).__name__, exc_info=True)
             result = SpanExportResult.FAILURE
         self._tell(result is SpanExportResult.SUCCESS, len(spans))
+        if result is not SpanExportResult.SUCCESS and self._limit_mib:
+            self._tell_size(spans)
         return result
 
     def _tell(self, exported: bool, spans: int) -> None:
@@ -73,6 +82,23 @@ class ProcessSpans(SpanExporter):
             )
         elif exported and before:
             logger.warning("spans are exported again; %d were lost meanwhile", before)
+
+    def _tell_size(self, spans: Sequence[ReadableSpan]) -> None:
+        """Log once that a message which failed is larger than a receiver takes by default.
+
+        An exporter does not say why it failed, so the message is encoded again; that is paid by failures only.
+        """
+        size = encode_spans(spans).ByteSize() / _MEBIBYTE
+        if size <= self._limit_mib:
+            return
+        logger.warning(
+            "a message of %d spans has %.1f MiB and was not taken; a receiver takes %d MiB by default. Send fewer "
+            "spans in a message (OTEL_BSP_MAX_EXPORT_BATCH_SIZE), or raise the receiver's limit",
+            len(spans),
+            size,
+            self._limit_mib,
+        )
+        self._limit_mib = 0
 
     def shutdown(self) -> None:
         """Shut the exporter down, saying what is still lost; a child leaves its parent's connection alone."""

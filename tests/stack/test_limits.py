@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +12,13 @@ import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle._configuration.exporter_lookup import span_processor
+from otel_lifecycle._configuration.exporters import ProcessSpans
 from otel_lifecycle._configuration.settings import read_settings
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.stack import programs
@@ -43,6 +47,44 @@ def test_a_batch_of_512_long_answers_passes_in_one_message(stack: Stack) -> None
             raise NotYet(f"{len(found)} of 512 traces are stored")
 
     eventually(stored)
+
+
+def test_a_message_beyond_the_default_limit_passes(stack: Stack) -> None:
+    """5 MiB at once, as a server with larger batches than ours sends: taken, because our receivers take 32 MiB."""
+    exporter = OTLPSpanExporter(endpoint=stack.otlp, insecure=True)
+    assert exporter.export(large_message()) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+
+
+def test_a_message_that_is_refused_for_its_size_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver with the default limit refuses the same message; our log names the size and what to do, once."""
+    sink = programs.collector(tmp_path, HERE / "sink.yaml", env={"SINK_FILE": str(tmp_path / "spans")})
+    sink.start()
+    exporter = OTLPSpanExporter(endpoint=f"http://{LOOPBACK}:{sink.ports['grpc']}", insecure=True)
+    wrapped = ProcessSpans(exporter, protocol="grpc")
+    try:
+        with caplog.at_level(logging.WARNING, "otel_lifecycle"):
+            spans = large_message()
+            assert [wrapped.export(spans) for _ in range(2)] == [SpanExportResult.FAILURE] * 2
+    finally:
+        sink.stop()
+        exporter.shutdown()
+    (said,) = (text for text in caplog.messages if "MiB" in text)
+    size = encode_spans(spans).ByteSize() / 2**20
+    assert said.startswith(f"a message of {len(spans)} spans has {size:.1f} MiB and was not taken")
+    assert "OTEL_BSP_MAX_EXPORT_BATCH_SIZE" in said
+
+
+def large_message() -> Sequence[ReadableSpan]:
+    """Return spans whose message has some 5 MiB."""
+    kept = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    for _ in range(50):
+        provider.get_tracer("of the test").start_span("large", attributes={"filler": "x" * 100_000}).end()
+    spans = kept.get_finished_spans()
+    assert GRPC_LIMIT < encode_spans(spans).ByteSize() < 2 * GRPC_LIMIT
+    return spans
 
 
 REQUESTS: Final = 200
