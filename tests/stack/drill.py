@@ -25,8 +25,9 @@ from typing import Any, Final
 from tests.stack import drill_past, programs
 from tests.stack.backends import Prometheus, scrape
 from tests.stack.drill_watch import Expected, Watch, judge, table
-from tests.stack.overlay import SHORTER
+from tests.stack.overlay import SHORTER, scaled
 from tests.stack.programs import CONFIG, LOOPBACK, Running
+from tests.stack.relay import Relay
 
 ROOT: Final = Path(__file__).parents[2]
 HEALTHY, KILLED, ORDERLY, STUCK, TWICE, MIXED, SLOWER, RECOVERS = (
@@ -143,15 +144,23 @@ def started(folder: Path, *, short: bool = False) -> Iterator[Drill]:
         }
         drill_past.write(folder / "series", {MIXED: "prefill", SLOWER: "decode"})
         prometheus = start(programs.prometheus(folder, targets))
+        way = Relay(jaeger.ports["grpc"])
+        running.callback(way.close)
         env = {
             "PROMETHEUS_ENDPOINT": f"http://{LOOPBACK}:{prometheus.ports['http']}/api/v1/otlp",
-            "JAEGER_ENDPOINT": f"{LOOPBACK}:{jaeger.ports['grpc']}",
+            "JAEGER_ENDPOINT": f"{LOOPBACK}:{way.port}",
             "BATCH_TIMEOUT": "100ms",
             "TRACE_WAIT_AFTER_ROOT": "1s",
             "TRACES_KEPT_PERCENT": "100",
             "QUEUE_BYTES": str(QUEUE_BYTES),
         }
-        sets = ("service::pipelines::traces::exporters=[otlp_grpc/jaeger]",)
+        retry = "exporters::otlp_grpc/jaeger::retry_on_failure"
+        sets = (
+            "service::pipelines::traces::exporters=[otlp_grpc/jaeger]",
+            # The exporter's defaults, compressed as all durations of the other files are.
+            f"{retry}::initial_interval={scaled('5s')}",
+            f"{retry}::max_interval={scaled('30s')}",
+        )
         collector = start(programs.collector(folder, CONFIG / "collector.yaml", ports=ports, env=env, sets=sets))
         watch = Watch(f"http://{LOOPBACK}:{alertmanager.ports['http']}")
         running.callback(watch.stop)
