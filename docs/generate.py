@@ -28,6 +28,7 @@ _MADE: Final = "<!-- Made by `python -m docs.generate` from the code; edit there
 KIT: Final = HERE.parent / "collector-config" / "README.md"
 OPERATE: Final = {
     "deploy.md": ("Deploy", "Start"),
+    "secure.md": ("TLS and passwords", "TLS and passwords"),
     "kept-and-lost.md": ("What is kept, and what is lost", "Which traces are kept, and what is lost"),
     "searches.md": ("Searches", "Searches"),
     "runbooks.md": ("Runbooks", "Runbook"),

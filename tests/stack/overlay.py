@@ -39,12 +39,18 @@ def rules(config: Path, folder: Path, runbooks: str) -> list[Path]:
     return written
 
 
-def prometheus(config: Path, folder: Path, targets: Mapping[str, str], runbooks: str = "README.md") -> Path:
-    """Write prometheus.yaml beside its rules, with ``targets`` in the place of the names it scrapes and posts to."""
+def prometheus(
+    config: Path,
+    folder: Path,
+    targets: Mapping[str, str],
+    runbooks: str = "README.md",
+    source: str = "prometheus.yaml",
+) -> Path:
+    """Write ``source`` beside the rules, with ``targets`` in the place of the names it scrapes and posts to."""
     rules(config, folder, runbooks)
-    text = scaled(_without_comments((config / "prometheus.yaml").read_text()))
+    text = scaled(_without_comments((config / source).read_text()))
     for name, address in targets.items():
-        assert text.count(f"[{name}]") == 1, f"prometheus.yaml names {name} {text.count(name)} times"
+        assert text.count(f"[{name}]") == 1, f"{source} names {name} {text.count(name)} times"
         text = text.replace(f"[{name}]", f"[{address}]")
     path = folder / "prometheus.yaml"
     path.write_text(text)

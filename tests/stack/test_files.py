@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from otel_lifecycle import semconv
 from tests.stack import build
@@ -54,6 +55,22 @@ def test_prometheus_accepts_its_file_and_the_rules() -> None:
     """Promtool finds every rule file that the configuration names, and no fault in them, lint included."""
     said = run("promtool", "check", "config", "--lint=all", "--lint-fatal", CONFIG / "prometheus.yaml")
     assert f"{len(RULES)} rule files found" in said
+
+
+def without_secrets(config: Any) -> Any:
+    """Return a configuration without its TLS and passwords."""
+    if isinstance(config, dict):
+        secret = {"scheme", "tls_config", "basic_auth"}
+        return {key: without_secrets(value) for key, value in config.items() if key not in secret}
+    return [without_secrets(item) for item in config] if isinstance(config, list) else config
+
+
+def test_the_secured_file_of_prometheus_differs_by_its_secrets_alone() -> None:
+    """Rules, targets and settings of prometheus-secure.yaml are those of prometheus.yaml."""
+    plain, secured = (
+        yaml.safe_load((CONFIG / f"{name}.yaml").read_text()) for name in ("prometheus", "prometheus-secure")
+    )
+    assert without_secrets(secured) == plain != secured
 
 
 def test_alertmanager_accepts_its_file() -> None:
@@ -107,6 +124,10 @@ def test_compose_mounts_files_that_exist(project: Any) -> None:
         # Second files, for whoever wants them.
         CONFIG / "secure.yaml",
         CONFIG / "persistent-queue.yaml",
+        CONFIG / "jaeger-secure.yaml",
+        # These two name files that only the operator has.
+        CONFIG / "prometheus-secure.yaml",
+        CONFIG / "web.yaml",
     }
 
 

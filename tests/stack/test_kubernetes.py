@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.stack import kubernetes
+from tests.stack import certificates, kubernetes, programs
 from tests.stack.programs import CONFIG
 from tests.stack.test_files import names_read
 
@@ -42,6 +44,11 @@ def of(overlay: str, kind: str) -> dict[str, Any]:
 def workloads(overlay: str) -> dict[str, Any]:
     """Return the two workloads by their names."""
     return {**of(overlay, "DaemonSet"), **of(overlay, "StatefulSet")}
+
+
+def files_of(container: Mapping[str, Any]) -> list[str]:
+    """Return the names of the configuration files that a container's arguments name."""
+    return [argument.rpartition("/")[2] for argument in container["args"] if argument.startswith("--config=")]
 
 
 def check(item: Mapping[str, Any]) -> None:
@@ -138,7 +145,7 @@ def test_containers_have_files_settings_probes_and_memory(overlay: str) -> None:
         (config,) = (v["configMap"]["name"] for v in item["spec"]["template"]["spec"]["volumes"] if "configMap" in v)
         given = of(overlay, "ConfigMap")[config]["data"]
         assert given == {file: (CONFIG / file).read_text() for file in FILES[name]}
-        used = [argument.rpartition("/")[2] for argument in container["args"]]
+        used = files_of(container)
         assert set(used) <= set(given)
         env = {variable["name"]: variable.get("value") for variable in container["env"]}
         # Kubernetes puts the token into the header by its name.
@@ -161,10 +168,32 @@ def test_production_shows_a_token_over_tls_and_keeps_its_queue_on_disk() -> None
     assert (env["GATEWAY_INSECURE"], env["GATEWAY_AUTHORIZATION"]) == ("false", "Bearer $(GATEWAY_TOKEN)")
     # A variable is only replaced by one that stands before it.
     assert order.index("GATEWAY_TOKEN") < order.index("GATEWAY_AUTHORIZATION")
-    assert [argument.rpartition("/")[2] for argument in collector["args"]] == FILES["otel-gateway"]
+    assert files_of(collector) == FILES["otel-gateway"]
     mounts = {mount["name"]: mount["mountPath"] for mount in collector["volumeMounts"]}
     (claim,) = gateway["volumeClaimTemplates"]
     assert "/var/lib/otelcol/queue".startswith(mounts[claim["metadata"]["name"]])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_a_gateway_of_production_starts(tmp_path: Path) -> None:
+    """The real Collector with the container's arguments: TLS, token and queues on disk at once."""
+    (container,) = workloads("production")["otel-gateway"]["spec"]["template"]["spec"]["containers"]
+    arguments = [argument.replace("/etc/otelcol/", f"{CONFIG}/") for argument in container["args"]]
+    certificates.make(tmp_path)
+    env = {
+        "OTLP_CERT_FILE": str(tmp_path / "server.pem"),
+        "OTLP_KEY_FILE": str(tmp_path / "server.key"),
+        "OTLP_TOKEN": "of-the-test",
+        "QUEUE_DIRECTORY": str(tmp_path / "queue"),
+    }
+    program = programs.collector(tmp_path, CONFIG / "gateway.yaml", env=env)
+    program.command = [program.command[0], *arguments]
+    try:
+        # It says why if it does not start.
+        program.start()
+        assert list((tmp_path / "queue").iterdir()) != []
+    finally:
+        program.stop()
 
 
 def test_prometheus_takes_what_the_agents_push() -> None:

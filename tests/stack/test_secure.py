@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.stack import programs
+from tests.stack.certificates import make
 from tests.stack.programs import CONFIG, LOOPBACK, Running
 
 TOKEN: Final = "of-the-test"
@@ -28,19 +28,8 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs o
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server certificate for the loopback address, and a client certificate; and a stranger's."""
-    folder = tmp_path_factory.mktemp("certificates")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", "req", "-x509", *key, *arguments], cwd=folder, check=True, capture_output=True)
-
-    for authority in ("ca", "stranger"):
-        openssl("-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem")
-    for name, extra in (("server", ("-addext", f"subjectAltName=IP:{LOOPBACK}")), ("client", ())):
-        issued = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:false")
-        openssl("-subj", f"/CN={name}", *issued, *extra, "-keyout", f"{name}.key", "-out", f"{name}.pem")
-    return folder
+    """The folder of certificates made here."""
+    return make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(params=["Bearer", "Basic"])
