@@ -12,7 +12,7 @@ KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nod
 
 
 def make(folder: Path) -> Path:
-    """Make ``ca``, ``server`` (for the loopback address), ``client`` and ``stranger``, each .pem and .key, by openssl."""
+    """Make ``ca``, ``server`` (of the loopback address), ``client`` and ``stranger``, each as .pem and .key."""
 
     def openssl(name: str, *arguments: str) -> None:
         out = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
