@@ -46,9 +46,9 @@ class Locked:
     secrets: Path
     programs: Mapping[str, Running]
 
-    def get(self, name: str, port: str, path: str, *, user: bool = True, **parameters: str) -> Any:
+    def get(self, name: str, port: str, path: str, form: Mapping[str, str] | None = None, *, user: bool = True) -> Any:
         """GET a JSON document over TLS, with the password or without."""
-        url = f"https://{LOOPBACK}:{self.programs[name].ports[port]}{path}?{urllib.parse.urlencode(parameters)}"
+        url = f"https://{LOOPBACK}:{self.programs[name].ports[port]}{path}?{urllib.parse.urlencode(form or {})}"
         request = urllib.request.Request(url, headers={"Authorization": BASIC} if user else {})
         context = ssl.create_default_context(cafile=str(self.secrets / "ca.pem"))
         with urllib.request.urlopen(request, timeout=10, context=context) as reply:
@@ -56,7 +56,7 @@ class Locked:
 
     def value(self, expr: str) -> float:
         """Evaluate an expression that gives one sample."""
-        found = self.get("prometheus", "http", "/api/v1/query", query=expr)["data"]["result"]
+        found = self.get("prometheus", "http", "/api/v1/query", {"query": expr})["data"]["result"]
         if len(found) != 1:
             raise NotYet(f"{expr} gives {found}")
         return float(found[0]["value"][1])
@@ -158,7 +158,7 @@ def test_telemetry_and_alerts_pass_where_everything_is_locked(locked: Locked) ->
 
     def arrived() -> None:
         form = {"service": JOB, "limit": "1000", "lookback": "1h"}
-        traces = len(locked.get("jaeger", "query", "/api/traces", **form)["data"])
+        traces = len(locked.get("jaeger", "query", "/api/traces", form)["data"])
         requests = locked.value(f'sum(last_over_time(inference_requests_total{{job="{JOB}"}}[1h]))')
         scraped = locked.value('up{job="prometheus"}')
         alerts = {alert["labels"]["alertname"] for alert in locked.get("alertmanager", "http", "/api/v2/alerts")}
