@@ -119,8 +119,7 @@ class Timeline:
         self._apart = False
         # The latest time given for a local event, the entries of tokens[0] it came after, and those checked since.
         self._given: Time | None = None
-        self._given_from = 0
-        self._checked = 0
+        self._given_from = self._checked = 0
 
     @property
     def ended(self) -> bool:
@@ -168,7 +167,7 @@ class Timeline:
         # Nothing was produced: prefill ends with the first real token.
         if count == 0 and event in {"token", "first_token"}:
             return
-        # Only if times are given: a purely live request never pays for a look at each token.
+        # Only if times are given, because it looks at each token.
         if not remote and (given or self._given is not None):
             self._read_appended()
         self._check_order(event, timestamp, remote)
@@ -206,18 +205,27 @@ class Timeline:
         self.state = following
         return True
 
-    def takes(self, at: Time, count: int) -> bool:
-        """Return whether ``count`` tokens at a time may be appended past :meth:`apply`, and be ready for them.
+    def takes(self, at: Time, single: bool) -> bool:
+        """Return whether tokens at a time may be appended past :meth:`apply`, and be ready for them.
 
-        False for a time before one that somebody has given.
+        False before a time that is known.  ``single``: one token of the first choice, which :meth:`latest` finds.
         """
-        if self._given is not None and at < self._given:
+        latest = self._latest[False]
+        if latest is not None and at < latest:
             return False
-        if count != 1:
+        if not single:
             self.plain = False
-            latest = self._latest[False]
-            if latest is None or at > latest:
-                self._latest[False] = at
+            self._latest[False] = at
+        return True
+
+    def take_recorded(self, times: list[Time], logs: Mapping[int, Log]) -> bool:
+        """Append tokens by another clock, ``times`` in order; False, and nothing is changed, before a time it gave."""
+        latest = self._latest[True]
+        if latest is not None and times[0] < latest:
+            return False
+        for choice, log in logs.items():
+            self.remote_tokens.setdefault(choice, []).extend(log)
+        self.plain, self._latest[True], self.applied_at = False, times[-1], times[-1]
         return True
 
     def _check_order(self, event: str, timestamp: Time | None, remote: bool) -> None:
@@ -235,8 +243,7 @@ class Timeline:
 
         A token that lies before a time given earlier contradicts it, and neither can be trusted.  It loses its time, as
         a live boundary does; kept, it would be sorted to a place where it never was.  Racing threads may append out of
-        order, so the latest of the new tokens is their maximum, not their last.  Costs one look at each token, and only
-        in requests to which somebody gives times.
+        order, so the latest of the new tokens is their maximum, not their last.
         """
         log = self.tokens.get(0, [])
         start = self._checked
@@ -376,10 +383,8 @@ class Timeline:
 
     def token_marks(self) -> int:
         """Return how many entries all the logs have had, those that are folded included."""
-        entries = sum(map(len, self.tokens.values())) + sum(map(len, self.remote_tokens.values()))
-        for folded in (self.folded, self.folded_remote):
-            entries += sum(choice.entries for choice in folded.values())
-        return entries
+        held = sum(map(len, self.tokens.values())) + sum(map(len, self.remote_tokens.values()))
+        return held + sum(one.entries for kept in (self.folded, self.folded_remote) for one in kept.values())
 
     def choices(self, apart: bool = False) -> Iterator[tuple[int, ChoiceTokens]]:
         """Yield every choice that has output, with that output; ``apart``: as :meth:`clocks_apart` says."""

@@ -38,7 +38,7 @@ from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import DuplicateTerminal, EventAfterTerminal, LifecycleError
 
 # While a request is open nothing comes after its end, so one serves all of them.
-_NOTHING_LATE: Final = TokensAfterEnd([])
+_NOTHING_LATE: Final = TokensAfterEnd(())
 
 
 class RequestEnding:
@@ -92,8 +92,10 @@ class RequestEnding:
 
     # Closing.
 
-    def close(self, status: str, late: Log, *, reason: str | None = None, error_type: str | None = None) -> None:
-        """Fix how it ended; ``late`` is the list that threads in the middle of ``token()`` still append to."""
+    def close(
+        self, status: str, late: tuple[Log, ...], *, reason: str | None = None, error_type: str | None = None
+    ) -> None:
+        """Fix how it ended; ``late`` are the lists that threads in the middle of ``token()`` still append to."""
         self._reason, self._error_type = reason, error_type
         self._ended_at = perf_counter_ns()
         self.late = TokensAfterEnd(late)

@@ -107,18 +107,20 @@ class Request(TokenPath):
                 return
         except AttributeError:  # the miss
             pass
-        if choice is FIRST and self._append(n, at_ns):
+        if self._append(n, choice, at_ns):
             return
         self._tracked.token(n, choice, at_ns)
 
-    def _append(self, n: Any, at_ns: AtNs) -> bool:
+    def _append(self, n: Any, choice: Any, at_ns: AtNs) -> bool:
         """Append tokens past the lock of the request; False where they have to be judged under it."""
-        log, state = self._ts, self._tracked.state
+        state = self._tracked.state
+        # Before the path is read: an end closes the path first, and then takes what the logs hold.
+        log = self._ts if choice is FIRST else state.timeline.tokens.get(choice) if type(choice) is int else None
         # Amounts of another unit are added up by the checker.
         if log is None or type(n) is not int or not 0 < n <= MAX_CHUNK or state.checker.amounts is not None:
             return False
         reading = perf_counter_ns() if at_ns is NOW else past_reading(at_ns, state.offset)
-        return reading is not None and append_at(log, n, reading, state.timeline)
+        return reading is not None and append_at(self._ts, log, n, reading, state.timeline)
 
     def output(self, tokens: float | None = None, *, at_ns: AtNs = NOW) -> None:
         """A whole answer appeared at once; its first-token time stays unknown.  ``tokens``: None if unknown."""

@@ -6,13 +6,15 @@ Each method runs alone (``one_at_a_time.py``), so whether the request has ended 
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.ending import RequestEnding
-from otel_lifecycle._request.event_kinds import NOTES, TOKEN_EVENTS, is_nothing
+from otel_lifecycle._request.event_kinds import NOTES, RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, is_nothing
 from otel_lifecycle._request.one_at_a_time import OneAtATime
+from otel_lifecycle._request.recorded_tokens import RecordedTokens
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle.errors import EventAfterTerminal, LifecycleError
 
@@ -54,6 +56,23 @@ class MarkedRequest(OneAtATime):
             self._late(event, count, timestamp)
             return False
         return self.state.mark_remote(event, timestamp, count, choice)
+
+    def mark_recorded(self, row: RecordedTokens) -> bool:
+        """Append tokens in a row that another process recorded; False where they have to be judged one by one."""
+        return bool(self._run(self._mark_recorded, row))
+
+    def _mark_recorded(self, row: RecordedTokens) -> bool:
+        state = self.state
+        timeline = state.timeline
+        # Amounts of another unit are added up by the checker.
+        if state.status is not None or timeline.state != "decode" or state.checker.amounts is not None:
+            return False
+        # Read before: an event we received cannot lie in the future.
+        received = perf_counter_ns()
+        if not timeline.take_recorded(row.times, row.logs):
+            return False
+        timeline.witness(received + RECEIPT_TOLERANCE_NS)
+        return True
 
     def mark_news(self, event: str, at_ns: Any, count: Any, choice: Any) -> bool:
         """Apply an event unless the request has passed it; what lies before it passes at unknown times."""

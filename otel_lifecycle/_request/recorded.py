@@ -15,6 +15,7 @@ from otel_lifecycle._core import endings
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.event_kinds import NOTES
+from otel_lifecycle._request.recorded_tokens import NO_TOKENS, read_tokens
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
@@ -32,16 +33,29 @@ def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) 
         what = f"record() takes an iterable of events; reading it raised {type(error).__name__}"
         tracked.violate(InvalidValue(what, state=tracked.state.name, event="record"))
         return
-    for item in items:
-        try:
-            given = _read(item)
-        except Exception:  # noqa: BLE001  # a mapping whose own methods raise
-            given = None
-        if given is None:
-            what = "a recorded event is a mapping with a known 'event' and a 'timestamp'"
-            tracked.violate(InvalidValue(what, state=tracked.state.name))
-        else:
-            _apply(tracked, *given)
+    position = 0
+    while position < len(items):
+        # Only in decode is a token nothing but one more entry; elsewhere it may be the first one, or come too late.
+        in_decode = tracked.state.timeline.state == "decode"
+        row = read_tokens(items, position, tracked.state.offset) if in_decode else NO_TOKENS
+        passed = max(1, len(row.times))
+        if not row.times or not tracked.mark_recorded(row):
+            # All of the row, not its first event alone: the rest would be read as a row again and again.
+            for item in items[position : position + passed]:
+                _record_one(tracked, item)
+        position += passed
+
+
+def _record_one(tracked: TrackedRequest, item: Any) -> None:
+    try:
+        given = _read(item)
+    except Exception:  # noqa: BLE001  # a mapping whose own methods raise
+        given = None
+    if given is None:
+        what = "a recorded event is a mapping with a known 'event' and a 'timestamp'"
+        tracked.violate(InvalidValue(what, state=tracked.state.name))
+    else:
+        _apply(tracked, *given)
 
 
 def _read(item: Any) -> tuple[str, dict[str, Any]] | None:

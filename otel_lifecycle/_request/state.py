@@ -368,20 +368,19 @@ class RequestState:
 
     # The end.
 
-    def release_tokens(self) -> Log:
-        """Close the token path and take the token times off its list; return the list, to see what comes late.
+    def release_tokens(self) -> tuple[Log, ...]:
+        """Close the token path and take the token times off the lists; return those, to see what comes late.
 
-        A thread that is in the middle of ``token()`` still holds it: what it appends afterwards came after the end.
+        A thread that is in the middle of ``token()`` still holds one: what it appends afterwards came after the end.
         """
         self._lead(None)
-        log = self.timeline.tokens.get(0)
-        if log is None:
-            return []
-        # Only what was copied is taken off: another thread may append between the two lines.
-        taken = log[:]
-        del log[: len(taken)]
-        self.timeline.tokens[0] = taken
-        return log
+        tokens = self.timeline.tokens
+        released = tuple(tokens.values())
+        for choice, log in tokens.items():
+            # Only what was copied is taken off: another thread may append between the two lines.
+            taken = tokens[choice] = log[:]
+            del log[: len(taken)]
+        return released
 
     def judge_clocks(self) -> None:
         """Count, once, each proof that two times of the request cannot both be right."""

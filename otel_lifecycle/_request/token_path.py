@@ -4,8 +4,9 @@
 nothing of ours: it appends the time to a list.  The list is there exactly while the request is in decode.  In every
 other state it is None, the append fails, and the token takes the way of all other marks.
 
-Tokens at a given time and chunks of several tokens take the same path if nothing about them has to be judged
-(:func:`append_at`): the time is a plain number, not in the future, and not before the token before it.
+Tokens at a given time, chunks of several tokens and tokens of further choices are appended, too, if nothing about them
+has to be judged (:func:`append_at`): the time is a plain number, not in the future, and not before the tokens before
+it.
 
 A thread that is inside ``token()`` when the request ends still holds the list; what it appends then came after the end.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from otel_lifecycle._core.timeline import Timeline
+from otel_lifecycle._core.tokens import Log
 
 # CPython shares small integers, so `is` holds for every 1 and 0 that a caller writes.
 ONE: Final[Any] = 1
@@ -28,25 +30,34 @@ class TokenPath:
     __slots__ = ("__weakref__", "_ts")
 
     def __init__(self) -> None:
-        self._ts: list[Any] | None = None
+        self._ts: Log | None = None
 
-    def lead_to(self, log: list[Any] | None) -> None:
+    def lead_to(self, log: Log | None) -> None:
         """Append single tokens to ``log`` from now on; None: the path is closed."""
         self._ts = log
 
 
-def append_at(log: list[Any] | None, n: int, reading: int, timeline: Timeline) -> bool:
-    """Append ``n`` tokens at a reading that is not in the future to the list of an open path; False where it is closed.
+def append_at(path: Log | None, log: Log, n: int, reading: int, timeline: Timeline) -> bool:
+    """Append ``n`` tokens, at a reading that is not in the future, to a choice's log; False where ``path`` is closed.
 
-    Also False where the last token, or a time that somebody gave, is later or unknown: that is judged under the lock.
+    ``path``: the log of the first choice.  Also False where the last token of either, or a time that somebody gave, is
+    later or unknown: that is judged under the lock.
     """
-    if not log:
+    if path is None:
         return False
-    last = log[-1]
+    try:
+        newest = path[-1]
+        last = newest if path is log else log[-1]
+    except IndexError:  # Another thread has just ended the request.
+        return False
+    if type(newest) is tuple:
+        newest = newest[0]
     if type(last) is tuple:
         last = last[0]
+    if newest is None or last is None or newest > reading or last > reading:
+        return False
     # The timeline is asked before the append: who finds a chunk must not take it for one of single tokens.
-    if last is None or last > reading or not timeline.takes(reading, n):
+    if not timeline.takes(reading, single=n == 1 and path is log):
         return False
     log.append(reading if n == 1 else (reading, n))
     return True

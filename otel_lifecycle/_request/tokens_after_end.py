@@ -18,14 +18,14 @@ SETTLED_NS: Final = 10 * 10**9
 class TokensAfterEnd:
     """What came after the end of one request.
 
-    ``told``: whether the one violation was counted.  ``log`` is the list that the token path led to until the end: a
-    thread that was in the middle of ``token()`` then still appends to it.
+    ``told``: whether the one violation was counted.  ``logs`` are the lists that tokens were appended to until the end:
+    a thread that was in the middle of ``token()`` then still appends to one.
     """
 
-    __slots__ = ("_last", "_log", "_noticed", "_uncounted", "told")
+    __slots__ = ("_last", "_logs", "_noticed", "_uncounted", "told")
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, logs: tuple[Log, ...]) -> None:
+        self._logs = logs
         self._uncounted = 0
         self._noticed = 0
         self._last = 0
@@ -33,7 +33,7 @@ class TokensAfterEnd:
 
     def __bool__(self) -> bool:
         """Whether anything came that was not recorded yet."""
-        return bool(self._log or self._uncounted or self._noticed)
+        return bool(self._uncounted or self._noticed or any(self._logs))
 
     def add(self, count: object, at: int, now: int) -> None:
         """Add tokens of a mark; one of unknown size adds none, but its time counts."""
@@ -43,9 +43,12 @@ class TokensAfterEnd:
 
     def take_from_path(self, now: int) -> bool:
         """Add what threads appended that were in the middle of ``token()``; return whether there was any."""
-        taken = self._log[:]
-        # Only what was copied is deleted: another thread may append between the two.
-        del self._log[: len(taken)]
+        taken: Log = []
+        for log in self._logs:
+            # Only what was copied is deleted: another thread may append between the two.
+            new = log[:]
+            del log[: len(new)]
+            taken += new
         if taken:
             chunks = [item for item in taken if type(item) is tuple]
             times = [item[0] if type(item) is tuple else item for item in taken]

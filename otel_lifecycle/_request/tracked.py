@@ -224,7 +224,7 @@ class TrackedRequest(MarkedRequest):
                 self.ending.after_end(event)
             return False
         # Before the event: what another thread appends from here on came after the end.
-        late = state.release_tokens() if state.is_legal(event) else []
+        late = state.release_tokens() if state.is_legal(event) else ()
         if not (state.mark_remote(event, at_ns) if remote else state.mark(event, at_ns)):
             return False
         if not state.timeline.plain:

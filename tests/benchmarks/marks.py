@@ -15,11 +15,14 @@ from tests.benchmarks.subjects import Lifecycle, Method
 from tests.benchmarks.tokens import BATCH, TOKENS, call, hundred_rounds, say_ns, thousand_tokens
 
 METHOD_NS: Final = 79
+RECORDED: Final = [{"event": "token", "timestamp": time_ns() + number} for number in range(TOKENS)]
+"""Made once: a worker makes them in its own process."""
+
 Say = Callable[[str], None]
 
 
 def marks_at_a_time(say: Say) -> Iterator[Budget]:
-    """``step(at_ns=)`` by the token, ``token(at_ns=)``, ``token(n)`` and a token of a second choice."""
+    """``step(at_ns=)`` by the token, ``token(at_ns=)``, ``token(n)``, a token of a second choice and a recorded one."""
     server = Lifecycle()
     steps, rounds = fresh(hundred_stamped_steps), fresh(hundred_rounds)
 
@@ -37,6 +40,7 @@ def marks_at_a_time(say: Say) -> Iterator[Budget]:
         ("token_at_a_monotonic_time", 1000, thousand_monotonic),
         ("token_chunk", 600, thousand_chunks),
         ("token_of_a_second_choice", 600, thousand_of_a_choice),
+        ("token_recorded", 600, thousand_recorded),
     ):
         yield one_mark(say, server, name, nanoseconds, fresh(work))
 
@@ -92,3 +96,9 @@ def thousand_of_a_choice(request: Any) -> None:
     """Mark a thousand tokens of a second choice."""
     for _ in range(TOKENS):
         request.token(1, 1)
+
+
+def thousand_recorded(request: Any) -> None:
+    """Record a thousand tokens of a worker, a hundred in a call."""
+    for start in range(0, TOKENS, 100):
+        request.record(RECORDED[start : start + 100])
