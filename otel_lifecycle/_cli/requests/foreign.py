@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.judge import JudgedEvents, PlacedViolation, judge_events
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
+from otel_lifecycle._core.usual_spans import usual_attributes
 from otel_lifecycle._core.verdict import assess
 
 _NANO: Final = 1e-9
@@ -45,12 +47,25 @@ def judge(span: Span, shape: str, threshold: float) -> Judged:
     ``shape`` is for spans that do not say theirs.
     """
     attributes = {semconv.SHAPE: shape, **span.attributes}
+    usual = _usual(span, attributes, threshold)
+    if usual is not None:
+        return usual
     told = [
         (event.name, None if event.attributes.get(semconv.TIME_KNOWN) is False else event.time_ns, event.attributes)
         for event in span.events
         if event.name in EVENTS
     ]
     return as_judged(judge_events(told, attributes, dropped=span.dropped_events), threshold)
+
+
+def _usual(span: Span, attributes: Mapping[str, Any], threshold: float) -> Judged | None:
+    """Return the verdict on a request with nothing unusual in its events; None for one that needs the judge."""
+    # An attribute of an event is a count, a choice, an error or an unknown time: each needs the judge.
+    if span.dropped_events or any(event.attributes for event in span.events):
+        return None
+    names, times = [event.name for event in span.events], [event.time_ns for event in span.events]
+    found = usual_attributes(names, times, attributes, threshold)
+    return None if found is None else Judged(attributes=found.attributes, gaps=tuple([g * _NANO for g in found.gaps]))
 
 
 def as_judged(found: JudgedEvents, threshold: float = 0.45) -> Judged:
