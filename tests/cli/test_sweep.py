@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from otel_lifecycle._cli.comparison.sweep import SweepRun, with_front
 from tests.cli.generator import Load, write
@@ -46,6 +47,11 @@ def test_any_number_of_runs_are_compared(cli: Callable[..., Ran], tmp_path: Path
     assert "token throughput against E2E p95, 3 runs" in (tmp_path / "page.html").read_text()
     assert "3 runs, on the front: 4.json" in cli("compare", "1.json", "2.json", "4.json").out
     assert cli("compare", "1.json", "2.json", "4.json", "--markdown").out.startswith("## 3 runs")
+    cases = ET.fromstring(cli("compare", "1.json", "2.json", "4.json", "--junit").out).findall("testcase")
+    assert [(case.get("name"), [one.tag for one in case]) for case in cases] == [
+        (f"{slots}.json", ["system-out"]) for slots in (1, 2, 4)
+    ]
+    assert "requests 60, success_rate" in (cases[0][0].text or "")
 
 
 def test_gates_are_for_two_sides(cli: Callable[..., Ran]) -> None:

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from otel_lifecycle import read_requests, request
-from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS, GROUPS, create_statement, markdown
+from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS, GROUPS, VERSION, create_statement, markdown
 from otel_lifecycle._cli.table.store import MEMORY, RequestTable
 from tests.cli.generator import Load, encode, line, simulate, spans_of, write
 from tests.cli.live import ARRIVED, serve, server
@@ -192,7 +192,9 @@ def test_csv_is_safe_for_spreadsheets(tmp_path: Path, cli: Callable[..., Ran]) -
 
 def test_perfetto_has_a_track_for_each_request(whole: Path, cli: Callable[..., Ran]) -> None:
     """Stages and stalls as slices, tokens as instants."""
-    events = json.loads(cli("export", "whole.json", "--format", "perfetto").out)["traceEvents"]
+    document = json.loads(cli("export", "whole.json", "--format", "perfetto").out)
+    assert document["otherData"] == {"otel_lifecycle_schema_version": VERSION}
+    events = document["traceEvents"]
     slices = [(event["name"], event["ts"], event["dur"]) for event in events if event.get("ph") == "X"]
     assert slices == [
         ("chat m", 0.0, 1_800_000.0),

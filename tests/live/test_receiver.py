@@ -58,6 +58,28 @@ def test_json_and_protobuf_say_the_same(receiver: Receiver, make_telemetry: Make
     assert rows(other) == rows(receiver)
 
 
+def test_a_span_that_an_engine_wrote_is_a_request(receiver: Receiver) -> None:
+    """Durations as attributes and no lifecycle event, as vLLM writes them; the page shows its stages."""
+    told = {"gen_ai.latency.e2e": 2.5, "gen_ai.latency.time_to_first_token": 0.5}
+    told |= {"gen_ai.latency.time_in_queue": 0.2, "gen_ai.latency.time_in_model_prefill": 0.25}
+    span = {
+        "traceId": "0af7651916cd43dd8448eb211c80319c",
+        "spanId": "b7ad6b7169203331",
+        "name": "llm_request",
+        "startTimeUnixNano": str(NOW),
+        "endTimeUnixNano": str(NOW + 2500 * MS),
+        "attributes": [{"key": key, "value": {"doubleValue": value}} for key, value in told.items()],
+    }
+    batch = {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "vllm.llm_engine"}, "spans": [span]}]}]}
+    receiver.take("traces", to_protobuf("traces", orjson.dumps(batch)))
+    (row,) = receiver.kept.rows.values()
+    assert (row.outcome, row.stages) == ("completed", pytest.approx((0.2, 0.05, 0.25, 2.0)))
+    assert receiver.unread.lines(1, 0) == []
+    trace = receiver.kept.trace(row.trace_id)
+    assert trace is not None
+    assert "prefill" in str(detail_of(trace, row.span_id, "default"))
+
+
 def test_a_batch_that_is_sent_again_counts_once(receiver: Receiver, make_telemetry: MakeTelemetry) -> None:
     """An exporter that got no answer in time repeats its batch."""
     telemetry = make_telemetry()

@@ -14,12 +14,12 @@ from otel_lifecycle._cli.analysis.facts import TERMINATED, make_facts
 from otel_lifecycle._cli.analysis.resources import Resources
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.stated import Stated, stated
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.from_span import is_request
 from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import MAX_NOTES, ReadingTally
-from otel_lifecycle._cli.table.row import row_of
+from otel_lifecycle._cli.table.row import row_of, row_of_span
 from otel_lifecycle._cli.table.store import RequestTable
 
 # Each group has its own row of a table; the rest is grouped as ``_OTHER``.
@@ -132,7 +132,7 @@ def gather(items: Iterable[Item], settings: WorkloadSettings, tally: ReadingTall
                 workload.resources.add(item)
             elif is_request(item):
                 note_troubles(item, tally)
-                workload.add(request_of(item, settings.shape, settings.threshold), item)
+                workload.table.add(row_of_span(item, settings.shape, settings.threshold))
             elif semconv.STARTUP_PHASE in item.attributes:
                 workload.resources.add_phase(item)
             else:

@@ -91,8 +91,8 @@ def compare(
     vary = _conditions(vary)
     settings = WorkloadSettings(slo=options.slo_of(slo), shape=shape)
     if further:
-        if gates or vary or more_baseline or more_candidate or form == "junit":
-            raise click.UsageError("gates, conditions, further runs of a side and --junit are for two sides")
+        if gates or vary or more_baseline or more_candidate:
+            raise click.UsageError("gates, conditions and further runs of a side are for two sides")
         return _sweep((baseline, candidate, *further), settings, form, html)
     one = _side("baseline", (baseline, *more_baseline), settings)
     other = _side("candidate", (candidate, *more_candidate), settings)
@@ -118,6 +118,8 @@ def _sweep(sources: tuple[str, ...], settings: WorkloadSettings, form: str | Non
         click.echo(to_json(sweep.plain(runs)))
     elif form == "csv":
         write_csv(sweep.plain(runs), sys.stdout)
+    elif form == "junit":
+        click.echo(junit.of_sweep(runs))
     elif form == "markdown":
         click.echo(markdown.document(rendered.title_of(runs), [rendered.table(runs)]))
     else:

@@ -15,6 +15,7 @@ from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
 from otel_lifecycle._cli.live.kept import RunningRequest
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.model import SeenRequest
+from otel_lifecycle._cli.sources.intake import cleaned
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.text import NOTHING, number, seconds, share, text
@@ -91,7 +92,7 @@ def _spans(trace: TracesData) -> Iterator[tuple[ProtoSpan, Span]]:
             for raw in scope.spans:
                 span = span_of(raw, resource, scope.scope.name)
                 if span is not None:
-                    yield raw, span
+                    yield raw, cleaned(span)[0]
 
 
 def _subtitle(request: SeenRequest) -> str:

@@ -17,8 +17,10 @@ from otel_lifecycle._cli.live.kept import Kept, RawSpan, RunningRequest
 from otel_lifecycle._cli.live.row import row_of
 from otel_lifecycle._cli.live.unread import GEN_AI, UnreadTelemetry
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.sources.intake import cleaned
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._cli.sources.seen import Seen
+from otel_lifecycle._cli.sources.wanted import MARKS
 
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
 Sink: TypeAlias = Callable[[Signal, bytes], None]
@@ -74,18 +76,22 @@ class Receiver:
         keys = {item.key for item in span.attributes}
         if semconv.STAGE in keys:
             self._stage(span)
-        # A foreign request has events and no outcome, so a span with neither cannot be a request.
-        elif semconv.OUTCOME in keys or span.events:
-            self._request(span, resource, raw.scope, keys)
         # A phase of the cold start is ours, but no request; it is not unread telemetry.
-        elif semconv.STARTUP_PHASE not in keys:
+        elif semconv.STARTUP_PHASE in keys:
+            return
+        # A request of another library has events, or the durations of an engine; a span without them is none.
+        elif span.events or not MARKS.isdisjoint(keys):
+            self._request(span, resource, raw.scope, keys)
+        else:
             self._other(raw.scope, keys)
 
     def _request(self, span: ProtoSpan, resource: dict[str, object], scope: str, keys: set[str]) -> None:
         read = span_of(span, resource, scope)
         if read is None:
             self.unread.broken()
-        elif is_request(read):
+            return
+        read, _ = cleaned(read)
+        if is_request(read):
             self.requests += 1
             request = request_of(read, self._shape)
             self.kept.add_row(span.trace_id, row_of(self.kept.next_number(), request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
@@ -14,6 +14,7 @@ from otel_lifecycle._cli.violations import Violated
 if TYPE_CHECKING:
     # A comparison loads scipy, which a report does not need.
     from otel_lifecycle._cli.comparison.document import Result
+    from otel_lifecycle._cli.comparison.sweep import SweepRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,15 @@ def of_comparison(result: Result) -> str:
         for one in result.figures
     ]
     return xml("otel-lifecycle compare", [*gates, *figures])
+
+
+def of_sweep(runs: Sequence[SweepRun]) -> str:
+    """Return a case for each run, with its figures; a sweep tests nothing, so none fails."""
+    cases = [
+        JudgedCase(name=one.source, told=", ".join(f"{key} {value}" for key, value in asdict(one).items()))
+        for one in runs
+    ]
+    return xml("otel-lifecycle compare", cases)
 
 
 def of_report(diagnosis: Diagnosis) -> str:

@@ -12,6 +12,15 @@ from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
 
 
+def cleaned(span: Span) -> tuple[Span, list[str]]:
+    """Return a span as the layers above take it, and its impossible attributes, which it no longer has.
+
+    A request span of an engine has lifecycle events then.
+    """
+    names = doubtful(span)
+    return with_lifecycle(without(span, names) if names else span), names
+
+
 @dataclass(slots=True, kw_only=True)
 class Intake:
     """One message being decoded: line ``line`` of ``source``, or its message of that number.
@@ -49,10 +58,10 @@ class Intake:
     def take(self, span: Span) -> None:
         """Add a span to the items without its impossible attributes, which are counted."""
         span.source, span.line = self.source, self.line
-        names = doubtful(span)
+        read, names = cleaned(span)
         for name in names:
             self.lost_attribute(name)
-        self.items.append(with_lifecycle(without(span, names) if names else span))
+        self.items.append(read)
         # Counted and kept: a wrong outcome takes away the verdict, but the times of the span remain true.
         outcome = span.attributes.get(semconv.OUTCOME)
         if outcome is None:

@@ -1,7 +1,8 @@
-"""The table of requests as Parquet, read back as the spans it was made from.
+"""The table of requests as Parquet, read back: as its rows, and as the spans that they were made from.
 
-A row has everything that an analysis needs: the request's attributes, boundaries, violations, tokens and links.
-Spans of other libraries, and the tokens produced after the end, are not in it.
+A row has everything that an analysis needs: the request's attributes, boundaries, violations, tokens and links.  Spans
+of other libraries are not in it.  A file with the columns of this version goes back into the table unchanged; of any
+other, the rows are made again from the spans.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.errors import NotATrace
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span, SpanLink
-from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
+from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, TABLE, VERSION, VERSION_KEY, create_statement
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 # DuckDB takes the file by its path: its format needs random access, so a pipe cannot be read.
 MAGIC: Final = b"PAR1"
@@ -40,11 +46,34 @@ def spans_of_parquet(path: str) -> Iterator[list[Span]]:
         columns = [str(column[0]) for column in found.description]
         if missing := NEEDED - set(columns):
             raise NotATrace(path, f"a table without the column {min(missing)}")
+        unchanged = _is_current(connection.cursor(), path)
         while rows := found.fetchmany(BATCH):
-            yield [_span(dict(zip(columns, row, strict=True)), path) for row in rows]
+            yield [_span(dict(zip(columns, row, strict=True)), path, unchanged) for row in rows]
 
 
-def _span(row: Mapping[str, Any], path: str) -> Span:
+def _is_current(connection: DuckDBPyConnection, path: str) -> bool:
+    """Return whether a file has the table's own columns; NotATrace if a newer version wrote it."""
+    found = connection.execute("SELECT value FROM parquet_kv_metadata(?) WHERE key = ?", [path, VERSION_KEY.encode()])
+    told = found.fetchone()
+    if told is not None and told[0].isdigit() and int(told[0]) > VERSION:
+        reason = f"version {told[0].decode()} of the table, and this program knows {VERSION}; update it"
+        raise NotATrace(path, reason, what="readable")
+    connection.execute(create_statement())
+    own = connection.execute(f"DESCRIBE {TABLE}").fetchall()
+    theirs = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [path]).fetchall()
+    return told is not None and [column[:2] for column in own] == [column[:2] for column in theirs]
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as :class:`RequestTable` takes it."""
+    # The table works the arrival out of arrival_ns.
+    told = {name: value for name, value in row.items() if value is not None and name != "arrival"}
+    if "attributes" in told:
+        told["attributes"] = orjson.Fragment(told["attributes"])
+    return told
+
+
+def _span(row: Mapping[str, Any], path: str, unchanged: bool) -> Span:
     return Span(
         trace_id=row["trace_id"],
         span_id=row["span_id"],
@@ -60,6 +89,7 @@ def _span(row: Mapping[str, Any], path: str) -> Span:
         dropped_events=row.get("dropped_events") or 0,
         scope=row.get("scope") or "",
         source=path,
+        row=_row(row) if unchanged else None,
     )
 
 

@@ -69,8 +69,10 @@ _NUMBERS: Final = frozenset({int, float})
 
 
 def without(span: Span, names: list[str]) -> Span:
-    """Return the span without some attributes."""
-    return replace(span, attributes={key: value for key, value in span.attributes.items() if key not in names})
+    """Return the span without some attributes; a row that holds them is not used, either."""
+    return replace(
+        span, attributes={key: value for key, value in span.attributes.items() if key not in names}, row=None
+    )
 
 
 def sound(point: MetricPoint) -> bool:

@@ -29,8 +29,9 @@ class SpanLink(NamedTuple):
 class Span:
     """A finished span: hex ids, epoch nanoseconds, and the attributes of it and of its resource.
 
-    ``parent_id`` is empty for a root span.  ``source`` and ``line`` say where the span was read.  Not frozen: the
-    setters of a frozen dataclass take as long as all the rest of reading a span.
+    ``parent_id`` is empty for a root span.  ``source`` and ``line`` say where the span was read.  ``row``: of a span
+    that was made from a row of the table, that row.  Not frozen: the setters of a frozen dataclass take as long as all
+    the rest of reading a span.
     """
 
     trace_id: str
@@ -48,6 +49,7 @@ class Span:
     scope: str = ""
     source: str = ""
     line: int = 0
+    row: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from otel_lifecycle._cli.render.machine import FORMULA
+from otel_lifecycle._cli.table.schema import VERSION, VERSION_KEY
 from otel_lifecycle._cli.table.store import quoted
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ Form = Literal["parquet", "csv", "jsonl"]
 FORMS: Final[tuple[Form, ...]] = ("parquet", "csv", "jsonl")
 
 _OPTIONS: Final = {
-    "parquet": "FORMAT parquet, COMPRESSION zstd",
+    "parquet": f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{VERSION_KEY}: '{VERSION}'}}",
     "csv": "FORMAT csv, HEADER true",
     "jsonl": "FORMAT json",
 }

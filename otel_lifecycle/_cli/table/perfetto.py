@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
 
 from otel_lifecycle._cli.render.machine import to_json_bytes
+from otel_lifecycle._cli.table.schema import VERSION, VERSION_KEY
 from otel_lifecycle._cli.table.store import RequestTable
 
 QUERY: Final = """
@@ -40,7 +41,8 @@ def write(table: RequestTable, out: IO[bytes]) -> None:
     # From the first arrival: epoch microseconds leave a double no room for fractions.
     origin = table.rows("SELECT coalesce(min(arrival_ns), 0) AS ns FROM requests")[0]["ns"]
     # The empty object lets every event begin with a comma, whichever comes first.
-    out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n{}')
+    told = to_json_bytes({VERSION_KEY: VERSION})
+    out.write(b'{"displayTimeUnit":"ms","otherData":' + told + b',"traceEvents":[\n{}')
     for request in table.rows(QUERY):
         process = processes.setdefault(request["service"], len(processes) + 1)
         start = (request["arrival_ns"] - origin) / 1000

@@ -6,20 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._cli.requests.from_span import request_of
 from otel_lifecycle._cli.requests.model import LARGEST, STAGE_METRIC, SeenRequest
 from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
 from otel_lifecycle._cli.violations import rule_of
 from otel_lifecycle._core.lifecycle import BOUNDARIES, SHAPES, TERMINAL_EVENTS
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 
-TableRow = dict[str, Any]
+TableRow = Mapping[str, Any]
 """Column -> value; a column without an entry is NULL."""
 
 _TYPES: Final = {column.name: column.type for column in COLUMNS}
 _BOUNDARY: Final = {**BOUNDARIES, "arrive": "arrival"}
 _BESIDE: Final = frozenset({semconv.TOKEN_OFFSETS, semconv.VIOLATIONS, semconv.LINK_REASON})
 """Attributes that are neither a column by themselves nor kept beside them: other columns say the same."""
+
+
+def row_of_span(span: Span, shape: str = "default", threshold: float = DOMINANCE_THRESHOLD) -> Mapping[str, Any]:
+    """Return the row of a request span: the one that it was made from, or else a new one."""
+    return row_of(request_of(span, shape, threshold), span) if span.row is None else span.row
 
 
 def row_of(request: SeenRequest, span: Span) -> TableRow:
@@ -52,8 +59,8 @@ def row_of(request: SeenRequest, span: Span) -> TableRow:
     return row
 
 
-def _of_attributes(attributes: Mapping[str, Any]) -> TableRow:
-    row: TableRow = {}
+def _of_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
     rest = {}
     for key, value in attributes.items():
         column = _BY_ATTRIBUTE.get(key)
@@ -102,7 +109,7 @@ _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
 _BY_ATTRIBUTE: Final = {key: (name, _CONVERT[_TYPES[name]]) for key, name in BY_ATTRIBUTE.items()}
 
 
-def _add_times(row: TableRow, request: SeenRequest) -> None:
+def _add_times(row: dict[str, Any], request: SeenRequest) -> None:
     """Add the boundaries, and the stages between them."""
     times = {"arrival": 0.0}
     for event, offset in request.marks:
@@ -137,7 +144,7 @@ def _preempted(request: SeenRequest) -> Iterator[TableRow]:
             began = None
 
 
-def _add_lists(row: TableRow, request: SeenRequest, span: Span) -> None:
+def _add_lists(row: dict[str, Any], request: SeenRequest, span: Span) -> None:
     tokens = token_times(request, span)
     found = {
         "tokens": tokens,

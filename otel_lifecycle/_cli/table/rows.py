@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from otel_lifecycle._cli.errors import NotATrace
 from otel_lifecycle._cli.events.log import read_logs
 from otel_lifecycle._cli.events.replayed import replayed
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.from_span import is_request
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import STDIN, Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
-from otel_lifecycle._cli.table.row import TableRow, row_of
+from otel_lifecycle._cli.table.row import TableRow, row_of, row_of_span
 
 Progress = Callable[[int], None]
 
@@ -39,7 +39,7 @@ def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[Table
     for item in reader:
         if isinstance(item, Span) and is_request(item):
             note_troubles(item, tally)
-            yield row_of(request_of(item, shape), item)
+            yield row_of_span(item, shape)
 
 
 def _of_events(source: str, shape: str, tally: ReadingTally, progress: Progress | None) -> Iterator[TableRow]:

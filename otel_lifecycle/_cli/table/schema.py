@@ -18,6 +18,9 @@ from otel_lifecycle import semconv
 VERSION: Final = 1
 """Grows when a column is removed, renamed or gets another meaning.  New columns do not change it."""
 
+VERSION_KEY: Final = "otel_lifecycle_schema_version"
+"""The name under which an export states the version."""
+
 TABLE: Final = "requests"
 
 
