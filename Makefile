@@ -18,6 +18,10 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && ec
 $(shell rm -f $(STAMP))
 endif
 
+# Without bytecode each test process, and each process that a test starts, compiles all it imports: this doubled the time
+# of the suite in environments that set the variable.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -39,8 +43,13 @@ $(STAMP): pyproject.toml
 	@printf '%s %s\n' '$(CURDIR)' '$(EXTRAS)' > $@
 
 .PHONY: test
-test: $(STAMP) ## the quick suite: no outside server, no model
+test: $(STAMP) ## the quick suite: one process, no server, no model
 	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: test-process
+test-process: $(STAMP) ## the tests that start other processes, servers and browsers
+	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist worksteal \
+	  -m 'process and not stack and not slow and not demo and not bench' $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## ruff, mypy (strict) and the layers

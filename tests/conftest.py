@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -39,13 +40,45 @@ guard.reraise = True
 SLOW_FOLDERS = frozenset({"faults", "soak"})
 """Tests of whole processes that are killed, starved and soaked: `make test-slow` runs them all."""
 
+PROCESS_FOLDERS = frozenset({"demo", "integration", "live"})
+"""Tests of servers, programs and browsers: `make test-process` runs them all."""
+
+STARTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"})
+"""The audit events of Python by which a process starts another one."""
+
+OUTSIDE = ("process", "slow", "stack", "demo", "bench")
+"""The markers of tests that may start processes."""
+
+_started: list[str] = []
+
+
+def _watch(event: str, _: object) -> None:
+    if event in STARTS:
+        _started.append(event)
+
+
+# An audit hook cannot be removed, so it only takes a note; the fixture below judges it.
+sys.addaudithook(_watch)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what starts processes of its own, before the markers select the tests."""
+    """Mark as slow or as process what a folder or a file says, before the markers select the tests."""
     for item in items:
-        if item.path.parent.name in SLOW_FOLDERS or item.path.name.startswith("test_processes"):
+        folder = item.path.parent.name
+        if folder in SLOW_FOLDERS or item.path.name.startswith("test_processes"):
             item.add_marker(pytest.mark.slow)
+        elif folder in PROCESS_FOLDERS:
+            item.add_marker(pytest.mark.process)
+
+
+@pytest.fixture(autouse=True)
+def _starts_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of the quick suite that starts a process: a marker says so, and another target runs it."""
+    _started.clear()
+    yield
+    if not any(map(request.node.get_closest_marker, OUTSIDE)):
+        assert not _started, "this test starts a process: mark it with pytest.mark.process"
 
 
 @pytest.hookimpl(trylast=True)

@@ -39,12 +39,14 @@ def imported(source: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+@pytest.mark.process
 def test_contracts_hold() -> None:
     """Every contract is kept."""
     result = lint(ROOT)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "line", "complaint"),
     [

@@ -58,6 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     return ZipFile(path)
 
 
+@pytest.mark.process
 def test_import_loads_the_api_only() -> None:
     """Importing the package loads no SDK, no exporter and no other package than the OpenTelemetry API does itself."""
     loaded = loaded_by("import otel_lifecycle")
@@ -89,6 +90,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     assert set(PUBLIC) <= set(dir(otel_lifecycle))
 
 
+@pytest.mark.process
 @pytest.mark.source
 def test_wheel_holds_the_package_and_nothing_else(wheel: ZipFile) -> None:
     """The wheel has every module and py.typed, and beside them only its own metadata with the licence."""
@@ -100,6 +102,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: ZipFile) -> None:
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
 
 
+@pytest.mark.process
 @pytest.mark.source
 def test_wheel_metadata(wheel: ZipFile) -> None:
     """The wheel's version is the one of the source, and it needs OpenTelemetry's three packages and no others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import otel_lifecycle
@@ -13,6 +14,7 @@ ADAPTERS = {"_sdk_metrics.py", "_sdk_traces.py"}
 OF_PYTHON = {"_asdict", "_replace", "_getframe", "_exit"}
 
 
+@cache
 def trees() -> dict[Path, ast.Module]:
     """Every module of the package but the adapters, and the drop-ins, which are adapters of one engine each."""
     files = (file for file in PACKAGE.rglob("*.py") if file.name not in ADAPTERS and "integrations" not in file.parts)

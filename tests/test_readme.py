@@ -19,6 +19,7 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_code_runs(tmp_path: Path, page: str) -> None:
     """The Python block runs as it stands, and prints its answer."""

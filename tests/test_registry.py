@@ -113,6 +113,7 @@ print(json.dumps({str(path): text for path, text in pages().items()}))
 """
 
 
+@pytest.mark.process
 @pytest.mark.source
 def test_generated_pages_are_current() -> None:
     """`python -m docs.generate` writes them anew; a process of its own makes them, which no other test has changed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -133,6 +134,7 @@ ALSO: Final[Mapping[int, tuple[str, ...]]] = {
 """Tests that cover a case without its number in their name."""
 
 
+@cache
 def functions() -> dict[str, list[str]]:
     """Return the test functions of every file under tests/, by its path there."""
     return {

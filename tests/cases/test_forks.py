@@ -12,7 +12,10 @@ import pytest
 import otel_lifecycle
 from tests.support.otlp_receiver import HttpReceiver
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+]
 
 SERVE = """
 import otel_lifecycle as lifecycle

@@ -116,6 +116,7 @@ def test_no_name_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) ->
     assert "request �[31mred�  trace" in ran.out
 
 
+@pytest.mark.process
 def test_the_bar_is_gone_before_anything_is_printed(tmp_path: Path) -> None:
     """On one terminal both would write into each other's lines."""
     illegal(tmp_path / "run.json")

@@ -139,6 +139,7 @@ def told_by(terminal: int) -> str:
         return ""
 
 
+@pytest.mark.process
 def test_the_warning_has_no_colour_where_none_is_wanted(runs: Path) -> None:
     """NO_COLOR holds on a terminal, too."""
     command = "import sys; from otel_lifecycle._cli.main import run; sys.exit(run())"

@@ -56,6 +56,7 @@ def test_a_report_for_each_change(cli: Callable[..., Ran], tmp_path: Path, monke
     assert (ran.code, ran.err) == (0, "following run.jsonl; Ctrl-C ends it\n")
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_growing_file_is_reported_again(tmp_path: Path) -> None:
     """From before the file exists; a torn last line is read once it is whole; Ctrl-C ends it with the report's code."""

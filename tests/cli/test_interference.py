@@ -109,6 +109,7 @@ def test_compare_has_the_part_of_decode_lost_to_prefills(cli: Callable[..., Ran]
     assert "30.0 %" in next(row for row in out.splitlines() if row.startswith("stall_share.mean"))
 
 
+@pytest.mark.process
 def test_a_report_imports_neither_scipy_nor_charts(tmp_path: Path) -> None:
     """They take longer to load than sixty requests to read."""
     run_with(tmp_path / "run.json", 60)

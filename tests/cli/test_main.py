@@ -88,6 +88,7 @@ def process(*arguments: str, folder: Path, **options: Any) -> subprocess.Complet
     )
 
 
+@pytest.mark.process
 def test_a_pipe_in_and_a_reader_that_leaves(tmp_path: Path) -> None:
     """Traces come in by a pipe; a reader of the output that has had enough is not an error."""
     with (tmp_path / "run.json").open("wb") as out:
@@ -111,6 +112,7 @@ def slowly(*commands: str) -> list[Any]:
     return [commands[0], *(pytest.param(command, marks=pytest.mark.slow) for command in commands[1:])]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", slowly("check", "check --json", "report", "report --json", "report --csv"))
 def test_a_reader_that_leaves_at_once_finds_nothing(tmp_path: Path, command: str) -> None:
     """Exit code 1 would say that there is a violation."""
@@ -120,6 +122,7 @@ def test_a_reader_that_leaves_at_once_finds_nothing(tmp_path: Path, command: str
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", slowly("check", "check --json"))
 def test_a_violation_found_stays_found(tmp_path: Path, command: str) -> None:
     """A reader that leaves gets the exit code of what was seen until then."""
@@ -128,6 +131,7 @@ def test_a_violation_found_stays_found(tmp_path: Path, command: str) -> None:
     assert (ran.returncode, ran.stderr) == (1, b"")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", slowly("report", "report --json", "report --csv", "check", "view"))
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full is Linux's")
 def test_an_output_that_is_full_is_code_2(tmp_path: Path, command: str) -> None:
@@ -138,6 +142,7 @@ def test_an_output_that_is_full_is_code_2(tmp_path: Path, command: str) -> None:
     assert (ran.returncode, ran.stderr) == (2, b"otel-lifecycle: the output: No space left on device\n")
 
 
+@pytest.mark.process
 def test_an_output_that_lacks_a_character_is_no_error(tmp_path: Path) -> None:
     """A question mark stands for it."""
     with (tmp_path / "run.json").open("wb") as out:
@@ -220,6 +225,7 @@ def _illegal(folder: Path) -> bytes:
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
 
 
+@pytest.mark.process
 def test_help_costs_no_import_of_the_numbers(tmp_path: Path) -> None:
     """The list of commands loads neither numpy nor scipy nor the templates of pages."""
     code = (

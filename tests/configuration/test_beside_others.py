@@ -22,6 +22,8 @@ from tests.support.otlp_receiver import HttpReceiver
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.process
+
 UNRELATED_APP = """
 from opentelemetry import metrics, trace
 with trace.get_tracer("app").start_as_current_span("theirs"):

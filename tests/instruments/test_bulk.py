@@ -227,6 +227,7 @@ def test_recording_waits_for_a_collection_in_progress(holder: str, way: str) -> 
     assert aggregation._value[1] == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_both_ways_leave_the_same_after_a_fork() -> None:

@@ -264,6 +264,7 @@ def test_processors_made_at_once_share_their_instruments(monkeypatch: pytest.Mon
     provider.shutdown()
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("way")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -50,12 +50,14 @@ def check(told: dict[str, Told]) -> None:
         assert without == {key: value for key, value in usual.items() if key != "name"}
 
 
+@pytest.mark.process
 @needs_fork
 def test_names_that_were_once_used_may_go() -> None:
     """No name that the package relied on before is needed any more, nor all of them together."""
     check(served_without("|".join(ONCE_USED)))
 
 
+@pytest.mark.process
 @needs_fork
 @pytest.mark.slow
 def test_every_private_name_may_go() -> None:
@@ -65,6 +67,7 @@ def test_every_private_name_may_go() -> None:
     check(told)
 
 
+@pytest.mark.process
 @needs_fork
 @pytest.mark.slow
 def test_what_doctor_reads_may_go() -> None:

@@ -66,6 +66,7 @@ def test_the_start_time_does_not_change(telemetry: Telemetry) -> None:
     assert value(telemetry, "inference.server.start_time") == first
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_with_inherited_providers_has_a_start_time_of_its_own(telemetry: Telemetry) -> None:
     """Under the instance id of its parent it can be told from it."""

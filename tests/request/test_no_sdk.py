@@ -48,6 +48,7 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")
 """
 
 
+@pytest.mark.process
 def test_every_call_without_an_sdk() -> None:
     """In a process that never loads the SDK, every call works and loads none."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, timeout=60)

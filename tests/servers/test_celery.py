@@ -39,6 +39,7 @@ def serve(prompts: list[str], engine_of: Any) -> list[Any]:
     return results
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_tasks_with_a_caller_an_error_and_a_retry(page_telemetry: Telemetry) -> None:
     """Completed; failed before and after its first token; and an attempt that is retried, which counts as neither."""
@@ -85,6 +86,7 @@ def engine(prompt):
 """
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_soft_time_limit_in_a_real_worker(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def work(carrier: dict[str, str], kind: str) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "ending", "tokens"), ENDS)
 def test_a_spawned_worker(telemetry: Telemetry, kind: str, ending: dict[str, Any], tokens: int) -> None:
@@ -180,6 +181,7 @@ def test_a_spawned_worker(telemetry: Telemetry, kind: str, ending: dict[str, Any
     assert "inference.queue_wait" in span["attributes"]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_worker_that_outlives_the_deadline(telemetry: Telemetry) -> None:
     """The server's side gives up waiting for it; what it marked is not known."""
