@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from opentelemetry import context, trace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
@@ -23,6 +22,7 @@ from opentelemetry.sdk.trace.sampling import (
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import Point, plain_points
 from tests.support.telemetry import Telemetry
 
@@ -120,7 +120,7 @@ class Pair:
     """Two tracer providers and two readers, to register processors on in every wrong way."""
 
     def __init__(self) -> None:
-        self.readers = [InMemoryMetricReader(), InMemoryMetricReader()]
+        self.readers = [PatientReader(), PatientReader()]
         self.meters = [MeterProvider([reader], shutdown_on_exit=False) for reader in self.readers]
         self.tracers = [TracerProvider(shutdown_on_exit=False), TracerProvider(shutdown_on_exit=False)]
         self.processors = [LifecycleSpanProcessor(meter_provider=meters) for meters in self.meters]

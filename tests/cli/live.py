@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from otel_lifecycle import request
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.patient_reader import PatientReader
 
 ARRIVED = 1_770_000_000_000_000_000
 
@@ -91,7 +92,7 @@ def otlp_json(message: dict[str, Any]) -> bytes:
 @contextmanager
 def server(**options: Any) -> Iterator[Server]:
     """Give a process with a lifecycle processor (``options``) in front of its exporter."""
-    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    exporter, reader = InMemorySpanExporter(), PatientReader()
     resource = Resource({"service.name": "tiny-llm", "host.arch": "amd64"})
     meters = MeterProvider([reader], resource=resource)
     provider = TracerProvider(resource=resource)

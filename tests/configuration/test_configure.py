@@ -10,7 +10,6 @@ from fractions import Fraction
 import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -18,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
 from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
 
 
@@ -79,7 +79,7 @@ def test_foreign_span_is_attributed(otlp_http: HttpReceiver) -> None:
 
 def test_app_with_its_own_providers() -> None:
     """Nothing is replaced: the processor joins the app's tracer provider and records into its meter provider."""
-    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    exporter, reader = InMemorySpanExporter(), PatientReader()
     tracers, meters = TracerProvider(shutdown_on_exit=False), MeterProvider([reader], shutdown_on_exit=False)
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(tracers)

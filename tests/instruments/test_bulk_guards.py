@@ -14,12 +14,12 @@ from opentelemetry.metrics._internal import _ProxyMeterProvider
 from opentelemetry.sdk.metrics import Histogram as SdkHistogram
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics._internal import aggregation as sdk_aggregation
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_lifecycle import _sdk_metrics
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet, trusted_sdk
 from otel_lifecycle._sdk_metrics import installed_sdk
 from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, TwoWays, collect, count_calls
+from tests.support.patient_reader import PatientReader
 
 
 def test_a_proxy_counts_from_the_moment_a_provider_is_set() -> None:
@@ -32,7 +32,7 @@ def test_a_proxy_counts_from_the_moment_a_provider_is_set() -> None:
     bulk.take_gaps(CHAT, [([MS], SAMPLED)])
     assert not bulk.bulk
 
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     proxies.on_set_meter_provider(MeterProvider([reader], shutdown_on_exit=False))
     bulk.take_gaps(CHAT, [([2 * MS, 20 * MS], SAMPLED)])
     (point,) = collect(reader)["proxied"]
@@ -184,7 +184,7 @@ def test_a_meter_switched_off_takes_nothing_until_it_is_on_again() -> None:
 @pytest.mark.skipif(not hasattr(MeterProvider, "add_metric_reader"), reason="this SDK's readers are fixed")
 def test_a_reader_added_later_sees_what_comes_after() -> None:
     """Readers are looked up at every call."""
-    ways, late = TwoWays(), InMemoryMetricReader()
+    ways, late = TwoWays(), PatientReader()
     ways.record([MS], CHAT)
     ways.provider.add_metric_reader(late)
     ways.record([2 * MS, 3 * MS], CHAT)

@@ -14,7 +14,6 @@ import pytest
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
-    InMemoryMetricReader,
     MetricExporter,
     MetricExportResult,
     MetricsData,
@@ -30,6 +29,7 @@ from otel_lifecycle._instruments import instruments
 from otel_lifecycle._instruments.buffer import VALUES
 from otel_lifecycle._instruments.delivery import trusted_sdk
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.patient_reader import PatientReader
 
 REQUESTS = VALUES + VALUES // 2
 """More than the buffer holds, so that some are folded by the serving thread and some by the collection."""
@@ -124,7 +124,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.mark.parametrize("sampler", [None, ALWAYS_OFF], ids=["sampled", "unsampled"])
 def test_a_collection_has_every_request_that_ended_before_it(sampler: Any, traced_into: TracedInto) -> None:
     """The in-memory reader sees them at once, and the next collection does not count them again."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     provider = traced_into(MeterProvider([reader], shutdown_on_exit=False), sampler=sampler)
     for times in (1, 2):
         serve(provider)
@@ -150,10 +150,8 @@ def test_flushing_and_shutting_down_the_meter_provider_export_everything(end: st
 @pytest.mark.usefixtures("way")
 def test_delta_and_cumulative_readers_each_get_everything_once(traced_into: TracedInto) -> None:
     """Whichever collects first, both have all of it; the delta reader never sees a request twice."""
-    delta = InMemoryMetricReader(
-        preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
-    )
-    cumulative = InMemoryMetricReader()
+    delta = PatientReader(preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA))
+    cumulative = PatientReader()
     provider = traced_into(MeterProvider([cumulative, delta], shutdown_on_exit=False))
     serve(provider)
     assert counted(delta.get_metrics_data()) == ALL
@@ -182,7 +180,7 @@ def test_a_scrape_by_prometheus_has_everything(traced_into: TracedInto) -> None:
 @pytest.mark.usefixtures("way")
 def test_views_that_drop_the_observables_do_not_keep_the_fold_from_a_collection(traced_into: TracedInto) -> None:
     """The SDK calls a dropped observable too; nothing depends on its points."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     dropped = [
         View(instrument_name=name.name, aggregation=DropAggregation())
         for name in (semconv.ACTIVE_REQUESTS, semconv.OLDEST_REQUEST_AGE)
@@ -194,7 +192,7 @@ def test_views_that_drop_the_observables_do_not_keep_the_fold_from_a_collection(
 
 def test_the_sdk_calls_every_observable_before_it_reads_any_instrument() -> None:
     """What an observable's callback records is in that same collection, also into instruments made before and after."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("tests")
     early = meter.create_counter("a.early")
     made: dict[str, Any] = {"early": early}
@@ -215,7 +213,7 @@ def test_the_sdk_calls_every_observable_before_it_reads_any_instrument() -> None
 @pytest.mark.parametrize("end", ["force_flush", "shutdown"])
 def test_the_processor_leaves_nothing_in_the_buffer(end: str) -> None:
     """After its flush or shutdown the instruments have everything, even if they are read by no collection of theirs."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     meter_provider = MeterProvider([reader], shutdown_on_exit=False)
     processor = LifecycleSpanProcessor(meter_provider=meter_provider)
     provider = TracerProvider(shutdown_on_exit=False)
@@ -229,9 +227,7 @@ def test_the_processor_leaves_nothing_in_the_buffer(end: str) -> None:
 @pytest.mark.usefixtures("way")
 def test_requests_that_end_in_many_threads_while_readers_collect_are_counted_once(traced_into: TracedInto) -> None:
     """The delta points of all collections add up to what was served."""
-    delta = InMemoryMetricReader(
-        preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
-    )
+    delta = PatientReader(preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA))
     provider = traced_into(MeterProvider([delta], shutdown_on_exit=False), sampler=ALWAYS_OFF)
     serving = [threading.Thread(target=serve, args=(provider, 150)) for _ in range(3)]
     collected: list[tuple[int, int, int]] = []
@@ -270,7 +266,7 @@ def test_processors_made_at_once_share_their_instruments(monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_what_waits_at_a_fork_is_counted_by_the_parent_alone(traced_into: TracedInto) -> None:
     """The child starts with an empty buffer and counts its own requests; the parent's are still there."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     provider = traced_into(MeterProvider([reader], shutdown_on_exit=False))
     serve(provider, 3)
 
@@ -304,7 +300,7 @@ def forked(work: Callable[[], object]) -> object:
 
 def test_every_sampled_request_can_be_an_exemplar_of_its_own_bucket(traced_into: TracedInto) -> None:
     """Requests folded together keep their own traces."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     provider = traced_into(MeterProvider([reader], shutdown_on_exit=False))
     traces = set()
     for age_s in (1, 30):

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_lifecycle import semconv
 from otel_lifecycle._configuration.pipeline import Pipeline
 from otel_lifecycle._configuration.settings import read_settings
 from otel_lifecycle._core.labels import RequestLabels
+from tests.support.patient_reader import PatientReader
 from tests.support.telemetry import Telemetry
 
 TENANT = semconv.TENANT
@@ -105,7 +105,7 @@ CONVENTION = {
 @pytest.mark.parametrize(("native", "kind"), [(True, "ExponentialHistogram"), (False, "Histogram")])
 def test_histograms_are_exponential_when_asked_for(monkeypatch: pytest.MonkeyPatch, native: bool, kind: str) -> None:
     """All of ours and none of the app's; counts and sums are those of buckets."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     monkeypatch.setattr("otel_lifecycle._configuration.pipeline.metric_readers", lambda *_, **__: [reader])
     pipeline = Pipeline(read_settings({"native_histograms": native}, {"OTEL_TRACES_EXPORTER": "none"}))
     pipeline.meter_provider.get_meter("app").create_histogram("theirs").record(1)

@@ -7,11 +7,11 @@ import time
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
 from tests.support.telemetry import Telemetry
 
@@ -41,7 +41,7 @@ def test_the_last_word_of_an_orderly_end_is_zero(telemetry: Telemetry) -> None:
 
 def test_a_process_serves_while_any_of_its_processors_does() -> None:
     """Of two processors on one meter provider, one is shut down: the process goes on."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     meters = MeterProvider([reader], shutdown_on_exit=False)
     tracers = TracerProvider(shutdown_on_exit=False)
     first, second = (LifecycleSpanProcessor(meter_provider=meters) for _ in range(2))

@@ -25,6 +25,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from otel_lifecycle import semconv
 from otel_lifecycle._instruments.delivery import HistogramOutlet
 from otel_lifecycle._instruments.moment import Labels, Moment
+from tests.support.patient_reader import PatientReader
 
 EDGES = semconv.TOKEN_GAP_BUCKETS
 CHAT: Labels = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: "m"}
@@ -81,10 +82,8 @@ class TwoWays:
 
     def __init__(self, view: str = "no view", edges: Sequence[float] = EDGES) -> None:
         self.readers = [
-            InMemoryMetricReader(),
-            InMemoryMetricReader(
-                preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
-            ),
+            PatientReader(),
+            PatientReader(preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)),
         ]
         self.provider = MeterProvider(
             self.readers, shutdown_on_exit=False, views=[*VIEWS[view]("bulk"), *VIEWS[view]("single")]

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_id, plain_points
 from tests.support.telemetry import Telemetry
 
@@ -37,7 +38,7 @@ def serve(**arguments: object) -> None:
 @pytest.mark.parametrize("order", ["tracer", "meter", "processor"])
 def test_global_providers_in_any_order(fresh_globals: None, order: str) -> None:
     """The processor may be made first, before either global provider, or last."""
-    reader, exporter = InMemoryMetricReader(), InMemorySpanExporter()
+    reader, exporter = PatientReader(), InMemorySpanExporter()
     tracers, meters = TracerProvider(shutdown_on_exit=False), MeterProvider([reader], shutdown_on_exit=False)
 
     def set_meters() -> None:
@@ -92,7 +93,7 @@ def test_unsampled_request_goes_to_the_processor_seen_with_its_provider(
 
 def test_request_opened_before_the_processor(telemetry: Telemetry) -> None:
     """A recording request that was opened before any processor is adopted at its end."""
-    tracers, reader = TracerProvider(shutdown_on_exit=False), InMemoryMetricReader()
+    tracers, reader = TracerProvider(shutdown_on_exit=False), PatientReader()
     telemetry.shutdown()
     request = lifecycle.request(tracer_provider=tracers)
     meters = MeterProvider([reader], shutdown_on_exit=False)

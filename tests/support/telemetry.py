@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.util._once import Once
 
 from otel_lifecycle._instruments import instruments
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import Point, Span, plain_points, plain_span
 from tests.support.registry import wrong_points, wrong_spans
 
@@ -45,7 +46,7 @@ class Telemetry:
         from otel_lifecycle.processor import LifecycleSpanProcessor
 
         resource = Resource(RESOURCE)
-        self.reader = reader or InMemoryMetricReader()
+        self.reader = reader or PatientReader()
         self.exporter = InMemorySpanExporter()
         self.meter_provider = MeterProvider([self.reader], resource=resource, shutdown_on_exit=False)
         self.tracer_provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)

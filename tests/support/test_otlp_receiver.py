@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult, MetricsData
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -25,6 +25,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from tests.support import otlp_receiver
 from tests.support.otlp_receiver import ANSWERS, GrpcReceiver, HttpReceiver, OtlpReceiver
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points, plain_span
 
 RESOURCE = Resource({"service.name": "probe", "service.instance.id": "one"}, "https://opentelemetry.io/schemas/1.41.1")
@@ -51,7 +52,7 @@ def some_spans() -> list[ReadableSpan]:
 
 def some_metrics() -> MetricsData:
     """One point or more of each kind of instrument, the histogram's with an exemplar."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     provider = MeterProvider([reader], resource=RESOURCE, shutdown_on_exit=False)
     meter = provider.get_meter("probe", "1.2", "https://opentelemetry.io/schemas/1.41.1", {"scope": True})
     meter.create_counter("requests", "{request}", "how many").add(2, {"outcome": "completed"})
@@ -195,7 +196,7 @@ def test_a_point_is_read_right() -> None:
 
 def test_newest_point_of_a_series(otlp: OtlpReceiver) -> None:
     """Of a series exported twice, points() gives the later value; exports() has both."""
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     counter = MeterProvider([reader], shutdown_on_exit=False).get_meter("probe").create_counter("requests")
     exporter = metric_exporter(otlp)
     for _ in range(2):

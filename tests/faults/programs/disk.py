@@ -16,7 +16,6 @@ from pathlib import Path
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     ConsoleMetricExporter,
-    InMemoryMetricReader,
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.trace import TracerProvider
@@ -25,13 +24,14 @@ from opentelemetry.trace import set_tracer_provider
 
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.faults.programs.serving import say, serve_one
+from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
 
 
 def main(folder: Path, count: int, limit: int) -> None:
     """Run."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    reader = InMemoryMetricReader()
+    reader = PatientReader()
     with (folder / "spans").open("w") as spans, (folder / "metrics").open("w") as points:
         files = PeriodicExportingMetricReader(ConsoleMetricExporter(out=points), export_interval_millis=100)
         meters = MeterProvider([reader, files], shutdown_on_exit=False)
