@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("playwright")
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="the Debian package chromium is not installed"),
-]
+from tests.support.browsers import launched, needs_browser, opened
 
-PATIENCE_MS = 60_000
+pytestmark = [pytest.mark.slow, needs_browser]
+
 SERVER = """
 import sys
 import otel_lifecycle as lifecycle
@@ -78,28 +74,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser for all tests of this file."""
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
-
-
-@contextmanager
-def opened(browser: Browser, url: str, width: int = 1400, scheme: str = "light") -> Iterator[Page]:
-    """Open the page; an error in its script fails the test."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
-    )
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    page.goto(url)
-    yield page
-    assert errors == []
-    context.close()
 
 
 def some_requests(server: Server) -> None:
