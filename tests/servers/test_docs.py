@@ -38,11 +38,11 @@ async def async_engine(prompt: Any) -> AsyncIterator[str]:
         yield token
 
 
-def run_page(name: str, engine: Any, slots: Any = None) -> dict[str, Any]:
-    """Run all Python of a page in one module; returns its names."""
+def run_page(name: str, engine: Any, slots: Any = None, blocks: int | None = None) -> dict[str, Any]:
+    """Run the Python of a page, or its first blocks, in one module; returns its names."""
     module = ModuleType(name.partition(".")[0].replace("-", "_"))
     module.__dict__.update(engine=engine, slots=slots, lifecycle=lifecycle)
-    for source in BLOCK.findall((FOLDER / name).read_text(encoding="utf-8")):
+    for source in BLOCK.findall((FOLDER / name).read_text(encoding="utf-8"))[:blocks]:
         exec(compile(source, name, "exec"), module.__dict__)
     return module.__dict__
 
