@@ -32,7 +32,7 @@ from otel_lifecycle._core import endings
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.stage_durations import stage_durations
 from otel_lifecycle._request.active import Active
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, monotonic
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, moment
 from otel_lifecycle._request.conditions import given
 from otel_lifecycle._request.context import context_of
 from otel_lifecycle._request.engine_seat import engine_is_shared, engines_are_mixed
@@ -114,8 +114,6 @@ class Driver(RequestView):
         """Return the seconds of each stage that is over so far, by its name, if its length is known."""
         return {} if self._tracked is None else stage_durations(self._tracked.state.timeline, 10**9)
 
-    # Marks.
-
     def mark(
         self,
         event: str,
@@ -133,21 +131,19 @@ class Driver(RequestView):
         """
         if self._tracked is None:
             return False
-        return self._tracked.mark_news(event, _moment(at_ns, at_monotonic_ns), count, choice)
+        return self._tracked.mark_news(event, moment(at_ns, at_monotonic_ns), count, choice)
 
     def item(
         self, n: float | None = 1, choice: int = 0, *, at_ns: AtNs = NOW, at_monotonic_ns: int | None = None
     ) -> None:
         """Mark ``n`` tokens of output (None: unknown, 0: nothing); boundaries that nobody marked pass with it."""
         if self._tracked is not None:
-            self._tracked.item(n, choice, _moment(at_ns, at_monotonic_ns))
+            self._tracked.item(n, choice, moment(at_ns, at_monotonic_ns))
 
     def answer(self, tokens: int | None = None, *, at_ns: AtNs = NOW, at_monotonic_ns: int | None = None) -> None:
         """Mark a whole result that is there at once, unless something has come out before.  It does not end it."""
         if self._tracked is not None:
-            self._tracked.whole_answer(tokens, _moment(at_ns, at_monotonic_ns))
-
-    # What is told of it.
+            self._tracked.whole_answer(tokens, moment(at_ns, at_monotonic_ns))
 
     def set(self, **conditions: Any) -> None:
         """Set conditions."""
@@ -158,6 +154,11 @@ class Driver(RequestView):
         if self._tracked is not None and not self._tracked.ended:
             self.request.set(**{name: value for name, value in conditions.items() if not self.has(name)})
 
+    def follow_shape(self, shape: str) -> None:
+        """Go on in the shape of the engine, if nobody has marked a stage of the request yet."""
+        if self._tracked is not None:
+            self._tracked.follow_shape(shape)
+
     def usage(
         self, *, input_tokens: int | None = None, output_tokens: int | None = None, cached_tokens: int | None = None
     ) -> None:
@@ -167,8 +168,6 @@ class Driver(RequestView):
     def response(self, *, id: str | None = None, model: str | None = None, finish_reasons: Any = None) -> None:
         """Give what the response says of itself."""
         self.request.response(id=id, model=model, finish_reasons=finish_reasons)
-
-    # What is current.
 
     def context(self, base: Context | None = None) -> Context:
         """Return a context in which the request, and its span, are current."""
@@ -303,7 +302,7 @@ class Driver(RequestView):
         failure.  Words that are not known, and None, mean a normal completion.
         """
         if self._tracked is not None and self.owned:
-            self._tracked.finish_by_word(reason, _moment(at_ns, at_monotonic_ns), error)
+            self._tracked.finish_by_word(reason, moment(at_ns, at_monotonic_ns), error)
 
     def leave(self, error: BaseException | None = None) -> None:
         """End it by what left the call: complete if that is legal, else incomplete; an exception by the table."""
@@ -313,7 +312,7 @@ class Driver(RequestView):
     def end(self, terminal: Terminal | None, *, at_ns: AtNs = NOW, at_monotonic_ns: int | None = None) -> None:
         """End it by a terminal event; None: complete if that is legal, else incomplete."""
         if self._tracked is not None and self.owned and not self._tracked.ended:
-            self._tracked.end_as(terminal, _moment(at_ns, at_monotonic_ns))
+            self._tracked.end_as(terminal, moment(at_ns, at_monotonic_ns))
 
     def end_unless(self, terminal: Terminal | None, *, at_ns: AtNs = NOW) -> None:
         """Let it end as ``terminal`` at ``at_ns`` when its handle is dropped or at shutdown, unless it ends before.
@@ -340,10 +339,6 @@ def _attribute(result: Any, name: str) -> Any:
         return getattr(result, name, None)
     except Exception:  # noqa: BLE001  # a proxy of a remote object, say
         return None
-
-
-def _moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:
-    return at_ns if at_monotonic_ns is None else monotonic(ns=at_monotonic_ns)
 
 
 class RequestMarks:
@@ -374,6 +369,10 @@ class RequestMarks:
         """Note that frames count as one token each without saying so."""
         if self._counts:
             self._driver.request.assume_sizes()
+
+    def durations(self, stages: Mapping[str, float]) -> None:
+        """Note how long the engine says its stages took."""
+        self._driver.request.durations(stages)
 
     def output(self, tokens: int | None = None) -> None:
         """Mark a whole answer, or note the number of its tokens."""

@@ -18,7 +18,7 @@ like one; a usage figure then corrects the count, and nothing can correct the ga
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from otel_lifecycle._core.tokens import total
@@ -114,6 +114,7 @@ class FrameFeed:
     __slots__ = (
         "_assumes",
         "_counted",
+        "_durations",
         "_ended",
         "_figures",
         "_finished",
@@ -132,8 +133,9 @@ class FrameFeed:
         self._figures: dict[int, int] = {}
         self._told = False
         self._ended = False
-        # Optional for a target that the user wrote.
+        # Both optional for a target that the user wrote.
         self._assumes: Callable[[], object] | None = getattr(request, "assume_sizes", None)
+        self._durations: Callable[[Mapping[str, float]], object] | None = getattr(request, "durations", None)
 
     def __call__(self, item: object) -> int:
         """Feed one frame, or one piece of text; return 0, since its tokens are marked by then."""
@@ -187,6 +189,8 @@ class FrameFeed:
             self._request.response(id=frame.response_id, model=frame.model)
         if frame.finish_reasons and self._finish(frame.finish_reasons):
             self._request.response(finish_reasons=[self._finished[choice] for choice in self._finished_order])
+        if self._durations is not None and (durations := frame.durations):
+            self._durations(durations)
         output = self._total_of(frame)
         # A figure of 0 for the input is one the server has not counted yet, or never does.
         if frame.input_tokens or output is not None or frame.cached_tokens is not None:

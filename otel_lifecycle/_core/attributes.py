@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.derived import derived_stages
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.outputs import OutputFigures
 from otel_lifecycle._core.verdict import SECOND, Finished, Verdict, violation_total
 
-AttributeValue: TypeAlias = str | bool | int | float
-Attributes: TypeAlias = dict[str, AttributeValue | None]
+AttributeValue: TypeAlias = "str | bool | int | float | list[str]"
+Attributes: TypeAlias = "dict[str, AttributeValue | None]"
 
 LONG_WAIT_S: Final = 1.0
 """From this queue wait on a request is marked as one that waited long."""
@@ -70,6 +71,7 @@ def end_attributes(
         semconv.STREAMED_TOKENS: verdict.streamed_tokens,
         semconv.STREAMED_CHUNKS: verdict.streamed_chunks,
         **_attribution(verdict),
+        semconv.DERIVED: derived_stages(finished.report) or None,
         **{DURATIONS[name]: value for name, value in verdict.seconds.items()},
         **_preemption(finished, verdict),
         **_gaps(finished, verdict),

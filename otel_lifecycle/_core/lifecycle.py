@@ -247,6 +247,19 @@ def get_shape(name: object) -> Shape:
     return shape
 
 
+def state_in(new: Shape, old: Shape, state: str) -> str | None:
+    """Return the state of ``new`` that the same events lead to; None after one that the shapes do not have in common.
+
+    None, too, while a request is preempted, and once it has ended.
+    """
+    states = [stage.state for stage in old.stages]
+    if state not in states:
+        return None
+    passed = states.index(state)
+    same = [stage.leave for stage in old.stages[:passed]] == [stage.leave for stage in new.stages[:passed]]
+    return new.stages[passed].state if same and passed < len(new.stages) else None
+
+
 def next_state(shape: Shape, state: str, event: str, interrupted: str | None = None, timestamp: object = None) -> str:
     """Return the state that ``event`` leads to, or raise the :class:`TransitionError` it amounts to.
 

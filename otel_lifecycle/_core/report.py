@@ -62,7 +62,7 @@ class Report(ReportKeys, total=False):
     ``interruptions_dropped`` how many more there were.  ``long_gaps``: the gaps between single tokens of one choice
     that are longer than twice the median, as ``(start, end)``.  ``unit``: what the outputs of the request
     are counted in, if they are not tokens; then ``outputs`` is how much they are, None if unknown, and ``output_gaps``
-    lie between them.
+    lie between them.  ``derived``: the ``timestamps`` that follow from how long the engine says its stages took.
     """
 
     foreign: list[str]
@@ -76,6 +76,7 @@ class Report(ReportKeys, total=False):
     unit: str
     outputs: float | None
     output_gaps: list[Time]
+    derived: list[str]
 
 
 def build_report(

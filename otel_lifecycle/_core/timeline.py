@@ -26,17 +26,9 @@ from otel_lifecycle._core.lifecycle import (
     TERMINAL_STATES,
     Shape,
     next_state,
+    state_in,
 )
-from otel_lifecycle._core.tokens import (
-    ChoiceTokens,
-    Log,
-    Time,
-    entry,
-    extremes,
-    fold,
-    joined,
-    whole_log,
-)
+from otel_lifecycle._core.tokens import ChoiceTokens, Log, Time, entry, extremes, fold, joined, whole_log
 from otel_lifecycle._core.values import check_choice, check_count, check_timestamp
 from otel_lifecycle.errors import NonMonotonicTime
 
@@ -125,6 +117,13 @@ class Timeline:
     def ended(self) -> bool:
         """Whether a terminal event has come."""
         return self.state in TERMINAL_STATES
+
+    def reshape(self, shape: Shape) -> bool:
+        """Go on in another shape; False, and nothing changes, after a boundary that the two do not have in common."""
+        state = state_in(shape, self.shape, self.state)
+        if state is not None:
+            self.shape, self.state = shape, state
+        return state is not None
 
     @property
     def gaps_are_certain(self) -> bool:

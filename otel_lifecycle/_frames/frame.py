@@ -51,6 +51,15 @@ class Frame:
             return self.output_tokens
         return total(n for _, n in self.tokens)
 
+    @property
+    def durations(self) -> dict[str, float]:
+        """How long the stages took, if the engine says so: what it does before a request queues, prefill and decode."""
+        if self.prefill_time is None or self.decode_time is None:
+            return {}
+        # Loading the model comes before the queue; of one that is loaded it is a few milliseconds.
+        before = {} if self.load_time is None else {"preprocessing": self.load_time}
+        return {**before, "prefill": self.prefill_time, "decode": self.decode_time}
+
 
 _LAST_WINS = (
     "response_id",

@@ -157,3 +157,8 @@ def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
             timestamp=at_ns,
         )
     return epoch - offset
+
+
+def moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:
+    """Return the one time of two that is given; ``at_monotonic_ns`` wins."""
+    return at_ns if at_monotonic_ns is None else monotonic(ns=at_monotonic_ns)

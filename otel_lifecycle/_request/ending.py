@@ -12,12 +12,14 @@ next call or sweep: each of its steps is done once, and the span ends whatever b
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from threading import Lock
 from time import perf_counter_ns
 from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
+from otel_lifecycle._core.derived import with_derived
 from otel_lifecycle._core.endings import Terminal
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS
@@ -47,7 +49,7 @@ class RequestEnding:
     ``assessor``: the processor it belongs to.  ``ticket``: its number in the runtime.  ``provisional``: its answer is
     out, and only an exception that may still come could say otherwise; how it ends if none does, and when.
     ``silenced``: its processor was shut down, so what its handle does now is ignored.  ``seat``: its place in the log
-    of its engine.
+    of its engine.  ``durations``: how long the engine says its stages took, nanoseconds by stage.
     """
 
     __slots__ = (
@@ -62,6 +64,7 @@ class RequestEnding:
         "_told",
         "_writer",
         "assessor",
+        "durations",
         "finished",
         "late",
         "provisional",
@@ -78,6 +81,7 @@ class RequestEnding:
         self.ticket = 0
         self.seat: EngineSeat | None = None
         self.provisional: tuple[Terminal | None, Any] | None = None
+        self.durations: Mapping[str, int] = {}
         self.silenced = False
         self.finished = False
         self.late = _NOTHING_LATE
@@ -222,7 +226,8 @@ class RequestEnding:
         gaps = sorted(report["itl"])
         report = self._in_unit(report)
         return Finished(
-            report=report,
+            # Only here: the log of the engine holds no derived times, so nobody is compared with them.
+            report=with_derived(report, self.durations, timeline.output_at),
             reason=self._reason,
             error_type=self._error_type,
             usage=dict(usage),
@@ -263,7 +268,8 @@ class RequestEnding:
         usage = self._conditions.usage.get("output_tokens") if unit is None else None
         # Built anew, with the token times that the end left out: few requests are ever asked for them.
         full = build_report(self._state.timeline, status, usage=usage, unmarked=self._state.unmarked)
-        return moved(self._in_unit(full), self._state.offset)
+        told = with_derived(self._in_unit(full), self.durations, self._state.timeline.output_at)
+        return moved(told, self._state.offset)
 
     # After the end.
 

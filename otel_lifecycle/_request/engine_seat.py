@@ -12,6 +12,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import EngineSlot
 from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
@@ -22,13 +23,16 @@ from otel_lifecycle._runtime import Neighbour, runtime
 class EngineSeat:
     """One request in the log of its engine."""
 
-    __slots__ = ("_engine", "_log", "_neighbour", "_slot")
+    __slots__ = ("_engine", "_log", "_neighbour", "_queues_first", "_slot")
 
-    def __init__(self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour) -> None:
+    def __init__(
+        self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour, *, queues_first: bool
+    ) -> None:
         self._engine = engine
         self._log = log
         self._slot = slot
         self._neighbour = neighbour
+        self._queues_first = queues_first
 
     def move(self, state: str, at: int | None) -> None:
         """Note that the request entered a state; None: at an unknown time."""
@@ -46,6 +50,14 @@ class EngineSeat:
             self._log.forget(self._slot)
             log.adopt(self._slot)
             self._engine, self._log = engine, log
+
+    def reshape(self, shape: str, arrived: int | None) -> None:
+        """Follow the request to another shape."""
+        queues_first = SHAPES[shape].queues_first
+        # Shapes that begin alike can follow one another later than at arrival, and look the same to the log.
+        if queues_first != self._queues_first:
+            self._log.forget(self._slot)
+            self._slot, self._queues_first = self._log.open(self._neighbour, shape, arrived), queues_first
 
     def leave(self, timeline: Timeline, ended_at: int) -> None:
         """Note that the request has ended; ``ended_at``: when it was closed, where its terminal time is not known."""
@@ -76,7 +88,8 @@ def take_seat(
     if log is None:
         return None
     neighbour = Neighbour(context, conditions.attributes.get(semconv.REQUEST_ID))
-    return EngineSeat(engine, log, log.open(neighbour, shape, arrived), neighbour)
+    slot = log.open(neighbour, shape, arrived)
+    return EngineSeat(engine, log, slot, neighbour, queues_first=SHAPES[shape].queues_first)
 
 
 def engine_is_shared(engine: str) -> None:

@@ -11,17 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.lifecycle import STAGE_ORDER, get_shape
 from otel_lifecycle._core.text import clean, is_a, shown
+from otel_lifecycle._core.values import seconds
 from otel_lifecycle._request.conditions import RequestConditions, read_finish_reasons, read_text
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
-from otel_lifecycle.errors import InvalidValue
+from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 MAX_ATTRIBUTES: Final = 32
 """Attributes of the server's own a request: the SDK keeps 128 a span, and the lifecycle has about 60."""
 
 # Under such a name the server's value would pass for one that was measured here.
 RESERVED: Final = ("inference.", "gen_ai.", "error.")
+
+LONGEST_S: Final = 1e9
+"""A duration of more than 30 years is the error of a unit."""
 
 
 class RequestFacts:
@@ -37,11 +42,14 @@ class RequestFacts:
         self.finish_reasons = False
 
     def set(self, values: Mapping[str, object]) -> None:
-        """Set conditions; ``attributes`` is a mapping of the server's own attributes."""
+        """Set conditions; ``attributes`` is a mapping of the server's own, ``shape`` goes to the timeline."""
         for name, value in values.items():
             try:
                 if name == "attributes":
                     self._set_own(value)
+                    continue
+                if name == "shape":
+                    self._reshape(value)
                     continue
                 changed = self._take(name, value)
             except InvalidValue as error:
@@ -58,6 +66,17 @@ class RequestFacts:
         if name == "unit":
             self._state.checker.count_amounts()
         return changed
+
+    def _reshape(self, name: object) -> None:
+        try:
+            shape = get_shape(name)
+        except ConfigurationError as error:
+            raise InvalidValue(str(error), event="shape") from error
+        if shape is not self._state.timeline.shape:
+            if not self._state.timeline.reshape(shape):
+                what = f"shape {shape.name!r} while {self._state.name}: set it before a boundary that differs"
+                raise InvalidValue(what, state=self._state.name, event="shape")
+            self._writer.set({semconv.SHAPE: shape.name})
 
     def _set_own(self, given: object) -> None:
         for name, value in read_attributes(given).items():
@@ -85,6 +104,25 @@ class RequestFacts:
                     self.finish_reasons = self.finish_reasons or read is read_finish_reasons
             except InvalidValue as error:
                 self._state.violate(error)
+
+
+def read_durations(given: object) -> dict[str, int]:
+    """Return how long stages took, in nanoseconds; InvalidValue unless it maps stages to seconds, none below 0."""
+    try:
+        items = dict(given.items()) if is_a(given, Mapping) else None  # type: ignore[attr-defined]  # a mapping
+    except Exception as error:
+        raise InvalidValue(f"durations raised {type(error).__name__}", event="durations") from error
+    if items is None:
+        raise InvalidValue(f"durations is {shown(given)}; it must be a mapping", event="durations")
+    read = {}
+    for name, value in items.items():
+        length = seconds(value)
+        stage = str.__str__(name) if is_a(name, str) else ""
+        if stage not in STAGE_ORDER or length is None or not 0 <= length <= LONGEST_S:
+            what = f"durations has {shown(value)} for {shown(name)}; it maps {', '.join(STAGE_ORDER)} to seconds"
+            raise InvalidValue(what, event="durations")
+        read[stage] = round(length * 1e9)
+    return read
 
 
 def read_attributes(given: object) -> dict[str, str | bool | int | float]:

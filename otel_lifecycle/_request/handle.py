@@ -158,12 +158,22 @@ class Request(TokenPath):
         self._tracked.show_exception(error)
         self._tracked.end(endings.failure(error, runtime().endings), at_ns, if_open=if_open)
 
-    def finish(self, reason: object = None, *, at_ns: AtNs = NOW, error: object = None) -> None:
+    def finish(
+        self,
+        reason: object = None,
+        *,
+        at_ns: AtNs = NOW,
+        error: object = None,
+        durations: Mapping[str, float] | None = None,
+    ) -> None:
         """End it by an engine's word, unless it has ended: stop, length, eos, tool_calls, ... complete it.
 
         abort is a cancel, timeout a timeout, error a failure by ``error``; other words, and None, complete it.  A
-        request that is completed without output gets an output of 0 tokens first.
+        request that is completed without output gets an output of 0 tokens first.  ``durations``: see
+        :meth:`durations`.
         """
+        if durations is not None:
+            self._tracked.take_durations(durations)
         self._tracked.finish_by_word(reason, at_ns, error)
 
     def __enter__(self) -> Self:
@@ -199,6 +209,15 @@ class Request(TokenPath):
         given = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens}
         self._tracked.set(conditions.given(given))
 
+    def durations(self, stages: Mapping[str, float]) -> None:
+        """How long stages took in seconds, by name, where the engine tells nothing else of them.
+
+        When the request completes, boundaries that nobody marked are placed by them: back from the first token, or
+        from a whole answer.  The queue is what remains, a ``preprocessing`` that is not given included.  Durations that
+        do not fit the request place nothing.  ``inference.derived`` names the stages that were found in this way.
+        """
+        self._tracked.take_durations(stages)
+
     def assume_sizes(self) -> None:
         """Note that frames are counted as one token each although they do not say how many they hold.
 
@@ -211,7 +230,8 @@ class Request(TokenPath):
         """Set conditions that were not known at arrival; the names are those of :func:`otel_lifecycle.request`.
 
         ``attributes``: a mapping of the server's own, at most 32 a request.  They are on the span and never label a
-        metric.
+        metric.  ``shape``: as of :func:`otel_lifecycle.request`, until the first boundary that the two shapes do not
+        have in common; later it is an ``invalid_value`` violation.
         """
         self._tracked.set(conditions.given(values))
 

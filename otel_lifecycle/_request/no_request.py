@@ -84,9 +84,18 @@ class NoRequest(Request):
 
     def fail(self, error: BaseException | str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None: ...
 
+    def durations(self, stages: Mapping[str, float]) -> None: ...
+
     def assume_sizes(self) -> None: ...
 
-    def finish(self, reason: object = None, *, at_ns: AtNs = NOW, error: object = None) -> None: ...
+    def finish(
+        self,
+        reason: object = None,
+        *,
+        at_ns: AtNs = NOW,
+        error: object = None,
+        durations: Mapping[str, float] | None = None,
+    ) -> None: ...
 
     def event(self, name: str, attributes: Mapping[str, Any] | None = None, *, at_ns: AtNs = NOW) -> None: ...
 

@@ -143,7 +143,7 @@ class SpanWriter:
             span.set_status(Status(StatusCode.ERROR))
         if not state.unmarked:
             # Nobody marks stages there: which one it was in when it ended is not known.
-            self._write_stages(state.timeline, apart)
+            self._write_stages(state.timeline, finished.report["timestamps"], apart)
 
     def end(self, state: RequestState, ended_at: int) -> None:
         """End the request span, and before it the stages that are still open because their end is not known."""
@@ -202,6 +202,11 @@ class SpanWriter:
         if live is not None:
             live.left = perf_counter_ns()
 
+    @property
+    def in_stages(self) -> bool:
+        """Whether a block is, or was, spent in a stage."""
+        return bool(self._live)
+
     def start_phase(self, name: str, context: Context) -> Span:
         """Start the span of a part of a stage, that the server names."""
         return self._source.tracer.start_span(self._source.phase_name(name), context)
@@ -213,10 +218,10 @@ class SpanWriter:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def _write_stages(self, timeline: Timeline, apart: bool) -> None:
+    def _write_stages(self, timeline: Timeline, times: Mapping[str, int], apart: bool) -> None:
         """Write one gross span a stage, its interruptions as children; none where a boundary is unknown."""
         context = set_span_in_context(self.span, self.parent)
-        for stage, start, end in _stage_times(timeline, apart):
+        for stage, start, end in _stage_times(timeline, times, apart):
             live = self._live.pop(stage.name, None)
             span = self._start_child(stage.name, stage.name, context, start) if live is None else live.span
             if span.is_recording() and timeline.interruptions:
@@ -244,9 +249,9 @@ def _event_attributes(name: str, attributes: Mapping[str, Any] | None, finished:
     return attributes
 
 
-def _stage_times(timeline: Timeline, apart: bool) -> Iterator[tuple[Stage, int, int]]:
-    """Yield each stage whose bounds are known by one clock, with its start and its end."""
-    times, remote = timeline.times, timeline.remote
+def _stage_times(timeline: Timeline, times: Mapping[str, int], apart: bool) -> Iterator[tuple[Stage, int, int]]:
+    """Yield each stage whose bounds are known by one clock, with its start and its end; ``times``: of the report."""
+    remote = timeline.remote
     cut_state = timeline.interrupted if timeline.ended_in == PREEMPTED else timeline.ended_in
     for stage in timeline.shape.stages:
         left = "terminal" if stage.state == cut_state else stage.left

@@ -25,7 +25,7 @@ from otel_lifecycle._request.conditions import RequestConditions, read_text
 from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.engine_seat import take_seat
 from otel_lifecycle._request.event_kinds import NOTES
-from otel_lifecycle._request.facts import RequestFacts, read_attributes
+from otel_lifecycle._request.facts import RequestFacts, read_attributes, read_durations
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
@@ -145,11 +145,18 @@ class TrackedRequest(MarkedRequest):
         """Set conditions; what cannot be is an ``invalid_value`` violation and not set."""
         self._run(self._set, values)
 
+    def follow_shape(self, shape: str) -> None:
+        """Go on in another shape, unless somebody has marked a stage, or is in a block of one."""
+        state = self.state
+        if state.name == state.timeline.shape.stages[0].state and not self.writer.in_stages:
+            self.set({"shape": shape})
+
     def _set(self, values: Mapping[str, object]) -> None:
         if self.state.status is None:
             self._facts.set(values)
             if self.ending.seat is not None:
                 self.ending.seat.rename(self.conditions)
+                self.ending.seat.reshape(self.state.timeline.shape.name, self.state.arrived)
         else:
             self.ending.told_after_end("set")
 
@@ -162,6 +169,16 @@ class TrackedRequest(MarkedRequest):
             self._facts.respond(response_id, model, finish_reasons)
         else:
             self.ending.told_after_end("response")
+
+    def take_durations(self, given: object) -> None:
+        """Take how long the engine says its stages took; what cannot be is an ``invalid_value`` violation."""
+        self._while_open(self._take_durations, given)
+
+    def _take_durations(self, given: object) -> None:
+        try:
+            self.ending.durations = read_durations(given)
+        except InvalidValue as error:
+            self.state.violate(error)
 
     def show(self, name: object, attributes: object, at_ns: Any) -> None:
         """Keep an event of the server's own."""

@@ -138,6 +138,7 @@ class EngineRequests:
         drive = driver.begin(conditions, shape=shape, tracer_provider=self._tracer_provider, marked=True, **when)
         if not drive.owned:
             drive.suggest(**conditions)
+            drive.follow_shape(shape)
         return EngineGroup(drive, expected, key)
 
     def group(self, key: Hashable) -> EngineGroup | None:

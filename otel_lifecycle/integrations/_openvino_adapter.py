@@ -111,6 +111,7 @@ class _Pipelines:
         drive = driver.begin(conditions, shape="preprocess_first", tracer_provider=self._tracer_provider)
         if not drive.owned:
             drive.suggest(**conditions)
+            drive.follow_shape("preprocess_first")
         return drive, choices
 
     def added(

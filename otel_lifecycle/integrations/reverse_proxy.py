@@ -6,7 +6,8 @@ the one before, so that a slow client costs no memory.  What passes is read by :
 usage, errors inside a 200, and a client that leaves, which closes the connection to the engine.
 
 From outside an engine only arrival, output and end can be seen.  Queue, preprocessing and prefill pass at unknown
-times, so those stages are absent; TTFT, ITL, TPOT and E2E stand.
+times, so those stages are absent; TTFT, ITL, TPOT and E2E stand.  On its own routes Ollama says at the end how long
+loading, prefill and decode took: there these stages are derived, and the queue is what remains.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ GENERATING: Final = {
 }
 """Routes that generate, and their operation."""
 
+OLLAMA: Final = ("/api/chat", "/api/generate")
+"""Routes of Ollama's own."""
+
 POOLING: Final = (
     "/v1/embeddings",
     "/api/embed",
@@ -89,7 +93,15 @@ def proxy_app(
     Raises ConfigurationError for what is not an http or https URL.
     """
     routes = [
-        Route(f"POST {path}", tokens="openai", operation=operation, provider=provider, backend=backend)
+        Route(
+            f"POST {path}",
+            tokens="openai",
+            operation=operation,
+            provider=provider,
+            backend=backend,
+            # Ollama loads the model before a request queues for it, and its last line says how long each stage took.
+            shape="preprocess_first" if path in OLLAMA else "default",
+        )
         for path, operation in GENERATING.items()
     ]
     routes += [

@@ -13,7 +13,14 @@ from tests.support.plain import Point, Span
 _FREE: Final = ("inference.startup.parameter.",)
 """Prefixes of attributes whose last part the user chooses."""
 
-_PLAIN: Final[Mapping[str, type]] = {"string": str, "int": int, "double": float, "boolean": bool}
+_PLAIN: Final[Mapping[str, type]] = {
+    "string": str,
+    "int": int,
+    "double": float,
+    "boolean": bool,
+    # The SDK stores every sequence as a tuple.
+    "string[]": tuple,
+}
 
 
 @cache
