@@ -64,6 +64,8 @@ ROWS: Final[tuple[EndingRow, ...]] = (
     *_rows("status", None, "aiohttp.web_exceptions.HTTPException", "tornado.web.HTTPError", "falcon.HTTPError"),
     *_rows("status", None, "werkzeug.exceptions.HTTPException", "sanic.exceptions.SanicException"),
     *_rows("status", None, "rest_framework.exceptions.APIException", "bentoml.exceptions.BentoMLException"),
+    # Without a status it came inside a stream, and is a failure.
+    *_rows("status", None, "ollama._types.ResponseError"),
 )
 """The table.  ``configure(endings=…)`` adds rows that go before it."""
 
