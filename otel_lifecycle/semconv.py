@@ -16,7 +16,6 @@ SCOPE: Final = "otel_lifecycle"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 OTHER: Final = "_OTHER"
 
-# ---------------------------------------------------------------------------------------------------- attributes
 
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
