@@ -23,7 +23,9 @@ HEAD: Final = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ntraceparent: {TRACEPA
 
 def app_of(telemetry: Telemetry, kind: str, settings: Mapping[str, Any]) -> FastAPI:
     """Return an app that streams, with FastAPI's telemetry so set, under the middleware."""
-    app = FastAPI(telemetry={"tracer_provider": telemetry.tracer_provider, **settings})
+    # Older versions of FastAPI have no type for it.
+    spans: Any = {"tracer_provider": telemetry.tracer_provider, **settings}
+    app = FastAPI(telemetry=spans)
 
     async def handler() -> StreamingResponse:
         return StreamingResponse(frames())
