@@ -10,8 +10,10 @@ from typing import Protocol
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext
 
+from otel_lifecycle._core.attributes import AttributeValue
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.usual import UsualEnd
+from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._core.verdict import Finished, Verdict
 
 
@@ -30,6 +32,9 @@ class Assessor(Protocol):
 
     def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
         """Take a usual request that no span shows, to be judged later."""
+
+    def judge_usual(self, end: UsualEnd, span: SpanContext, notes: UsualNotes) -> dict[str, AttributeValue]:
+        """Judge a usual request and record its metrics; return the attributes of its span."""
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""

@@ -18,10 +18,12 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.attributes import AttributeValue
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
-from otel_lifecycle._core.usual import UsualEnd
+from otel_lifecycle._core.usual import UsualEnd, judge_usual, met_objectives
+from otel_lifecycle._core.usual_attributes import UsualNotes, usual_attributes
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
@@ -159,6 +161,14 @@ class LifecycleSpanProcessor(HandingOn):
     def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
         """Take a usual request that no span shows: it is judged when metrics are collected."""
         self._guard("record", self._instruments.usual, end, span, self._rules)
+
+    def judge_usual(self, end: UsualEnd, span: SpanContext, notes: UsualNotes) -> dict[str, AttributeValue]:
+        """Judge a usual request and record its metrics; return the attributes of its span."""
+        rules = self._rules
+        verdict = judge_usual(end, rules.threshold)
+        self._guard("record", self._instruments.usual, end, span, rules, verdict)
+        met = None if rules.slo is None else met_objectives(rules.slo, verdict)
+        return usual_attributes(end, verdict, notes, met, usage=self.gen_ai_usage)
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:
         """Count a violation that came after the span was closed."""

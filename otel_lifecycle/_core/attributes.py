@@ -33,7 +33,7 @@ DURATIONS = {
 }
 """Each duration of a verdict -> the attribute of the request span that holds it, in seconds."""
 
-_ITL = {
+ITL = {
     "count": semconv.ITL_COUNT,
     "p50": semconv.ITL_P50,
     "p95": semconv.ITL_P95,
@@ -78,7 +78,7 @@ def end_attributes(
         **_outputs(verdict.outputs),
         **_notes(finished, verdict),
         **_searched(finished, verdict),
-        **(_interference(finished.interference, verdict) if finished.interference is not None else {}),
+        **(interference_attributes(finished.interference, verdict.cause) if finished.interference is not None else {}),
     }
     if compat == "vllm":
         attributes.update(_vllm(verdict, finished.report["shape"]))
@@ -125,7 +125,7 @@ def _preemption(finished: Finished, verdict: Verdict) -> Attributes:
 
 
 def _gaps(finished: Finished, verdict: Verdict) -> Attributes:
-    gaps, names = verdict.output_gaps, _ITL if verdict.outputs is None else _OUTPUT_GAP
+    gaps, names = verdict.output_gaps, ITL if verdict.outputs is None else _OUTPUT_GAP
     longest = [gap for gap in (*gaps[-1:], finished.longest_folded) if gap is not None]
     attributes: Attributes = {names["max"]: max(longest) / SECOND if longest else None}
     # Quantiles of what is still held would describe the tail of a stream; only the maximum survives folding.
@@ -169,7 +169,7 @@ def _searched(finished: Finished, verdict: Verdict) -> Attributes:
     }
 
 
-def _interference(found: Interference, verdict: Verdict) -> Attributes:
+def interference_attributes(found: Interference, cause: str | None) -> Attributes:
     """Write who held the request; parts of a split are written even where they are 0, because they add up."""
     queue, stalls, split = found.queue, found.stalls, found.stall_split
     attributes: Attributes = {
@@ -177,7 +177,7 @@ def _interference(found: Interference, verdict: Verdict) -> Attributes:
         semconv.QUEUE_RUNNING: found.running,
         semconv.COMPANY_PREFILL: found.company_prefill,
         semconv.COMPANY_DECODE: found.company_decode,
-        semconv.BOTTLENECK_CAUSE: verdict.cause,
+        semconv.BOTTLENECK_CAUSE: cause,
         # Only False says something; True is the usual case and would be one more attribute on every span.
         semconv.INTERFERENCE_COMPLETE: None if found.complete else False,
     }

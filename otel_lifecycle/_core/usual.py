@@ -52,16 +52,18 @@ class UsualEnd(NamedTuple):
 class UsualVerdict(NamedTuple):
     """What the metrics say of a usual request; times in seconds, as in ``Verdict``.
 
-    ``stages``: of each stage, in the order of :data:`USUAL_STAGES`.  ``tokens``: how many it put out; None in a shape
-    that has none.
+    ``stages`` and ``shares``: of each stage, in the order of :data:`USUAL_STAGES`; no shares where all came at one
+    instant.  ``tokens``: how many it put out; None in a shape that has none.
     """
 
     stages: list[float]
+    shares: list[float]
     bottleneck: str | None
     cause: str | None
     e2e: float
     ttft: float | None
     tpot: float | None
+    token_span: float
     convention_time_per_output_token: float | None
     tokens: int | None
     gaps: list[int]
@@ -126,27 +128,31 @@ def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
     whole = times[-1] - times[0]
     spent = [times[place + 1] - times[place] for _, place in _PLACES[end.shape]]
     bottleneck = None
-    if whole:
-        shares = [time / whole for time in spent]
+    shares = [time / whole for time in spent] if whole else []
+    if shares:
         largest = max(shares)
         bottleneck = USUAL_STAGES[end.shape][shares.index(largest)] if largest >= threshold else MIXED
     tpot = per_token = None
     # The first token is the last boundary but one.
     ttft = times[-2] - times[0] if SHAPES[end.shape].streams else None
     gaps: list[int] = []
+    token_span = 0
     if log is not None and ttft is not None:
         gaps = usual_gaps(log) if end.gaps is None else end.gaps
         # Also where racing threads appended out of order.
-        tpot = sum(gaps) / (len(log) - 1) / SECOND
+        token_span = sum(gaps)
+        tpot = token_span / (len(log) - 1) / SECOND
         per_token = (whole - ttft) / (len(log) - 1) / SECOND
     queue, stalled, cause = _held(end, gaps, bottleneck)
     return UsualVerdict(
         [time / SECOND for time in spent],
+        shares,
         bottleneck,
         cause,
         whole / SECOND,
         None if ttft is None else ttft / SECOND,
         tpot,
+        token_span / SECOND,
         per_token,
         end.tokens,
         gaps,
@@ -183,10 +189,14 @@ def _held(end: UsualEnd, gaps: list[int], bottleneck: str | None) -> _Held:
     )
 
 
+def met_objectives(slo: Slo, verdict: UsualVerdict) -> dict[str, bool]:
+    """Return each objective that can be judged, and whether it was met."""
+    return slo.judge({"ttft": verdict.ttft, "tpot": verdict.tpot, "e2e": verdict.e2e}, completed=True)
+
+
 def judge_objectives(slo: Slo, shape: str, verdict: UsualVerdict) -> Iterator[tuple[str, bool, str | None]]:
     """Yield each objective that can be judged, whether it was met, and the stage that is to blame."""
-    known = {"ttft": verdict.ttft, "tpot": verdict.tpot, "e2e": verdict.e2e}
-    results = slo.judge(known, completed=True)
+    results = met_objectives(slo, verdict)
     blamed = missed_stages(results, dict(zip(USUAL_STAGES[shape], verdict.stages, strict=True)), shape)
     for objective, met in results.items():
         yield objective, met, blamed.get(objective)

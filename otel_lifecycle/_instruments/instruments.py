@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.usual import UsualEnd
+from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._instruments.buffer import FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
@@ -84,9 +84,9 @@ class Instruments:
         """
         self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.output_gaps))
 
-    def usual(self, end: UsualEnd, span: SpanContext, rules: Rules) -> None:
-        """Take a usual request, to be judged when it is folded."""
-        self._buffer.put(UsualRequest(end, span, time_ns(), rules), len(end.log or ()))
+    def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
+        """Take a usual request, to be judged when it is folded unless it has a verdict."""
+        self._buffer.put(UsualRequest(end, span, time_ns(), rules, verdict), len(end.log or ()))
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""

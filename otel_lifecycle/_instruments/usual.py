@@ -31,18 +31,19 @@ class Rules(NamedTuple):
 
 
 class UsualRequest(NamedTuple):
-    """A usual request, its span, when it ended, and what it is judged by."""
+    """A usual request, its span, when it ended, and what it is judged by; ``verdict``: if it has been judged."""
 
     end: UsualEnd
     span_context: SpanContext
     time_unix_nano: int
     rules: Rules
+    verdict: UsualVerdict | None = None
 
     def fold(self, sets: LabelSets) -> None:
         """Judge it and add its samples: the same as ``FinishedRequest`` of a request that is whole."""
-        end, span_context, time, rules = self
+        end, span_context, time, rules, judged = self
         labels, moment = sets.of(end.labels), Moment(span_context, time)
-        shape, verdict = end.shape, judge_usual(end, rules.threshold)
+        shape, verdict = end.shape, judge_usual(end, rules.threshold) if judged is None else judged
         values: list[float] = [*verdict.stages, 1, verdict.e2e]
         live = rules.convention and end.labels.traffic == "live"
         if live:

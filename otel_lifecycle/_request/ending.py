@@ -27,6 +27,7 @@ from otel_lifecycle._core.outputs import as_outputs
 from otel_lifecycle._core.report import Report, build_report, longest_folded, moved
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_log, usual_report
+from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
@@ -148,8 +149,8 @@ class RequestEnding:
             if self.seat is not None:
                 # Before anything that may fail: a seat that is not left would count as a running neighbour for ever.
                 self.seat.leave(self._state.timeline, self._ended_at)
-            if self._is_usual():
-                self._hand_over()
+            if self.assessor is not None and self._is_usual(self.assessor):
+                self._end_usual(self.assessor)
                 return
             finished = self._finished()
             if self.assessor is None and self._writer.span.is_recording():
@@ -176,31 +177,39 @@ class RequestEnding:
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
 
-    def _is_usual(self) -> bool:
-        """Whether it is a usual request that only metrics will tell of, so that nothing has to be judged now."""
+    def _is_usual(self, assessor: Assessor) -> bool:
+        """Whether all that is told of it follows from its times."""
         state = self._state
         return (
-            state.events.unseen
-            and self.assessor is not None
-            and not state.checker.counts
+            not state.checker.counts
             and is_usual(state.timeline)
             and self._conditions.labels.role == "whole"
             and self._conditions.labels.unit is None
+            and self._reason is None
+            # The names of an engine's own have meanings of their own.
+            and (state.events.unseen or assessor.compat is None)
         )
 
-    def _hand_over(self) -> None:
-        timeline, seat = self._state.timeline, self.seat
-        alone = seat is not None and seat.alone()
+    def _end_usual(self, assessor: Assessor) -> None:
+        state, seat = self._state, self.seat
+        timeline, unseen = state.timeline, state.events.unseen
+        # Of a request that no span shows nothing is computed now, if its neighbours need not be asked.
+        alone = unseen and seat is not None and seat.alone()
         held, gaps, log = None, None, usual_log(timeline)
-        if seat is not None and not alone:
-            # Now: the log forgets what others did.
+        if not unseen or (seat is not None and not alone):
             gaps = usual_gaps(log)
+            # Now: the log forgets what others did.
             held = self._interference(usual_report(timeline), gaps)
         times, usage = tuple(timeline.times.values()), self._conditions.usage or None
         end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
         self._reported = "completed"
-        if self.assessor is not None:
-            self.assessor.take_usual(end, self._writer.span.get_span_context())
+        span = self._writer.span.get_span_context()
+        if unseen:
+            assessor.take_usual(end, span)
+            return
+        notes = UsualNotes(state.events.dropped, state.disconnected, state.delivered)
+        attributes = assessor.judge_usual(end, span, notes)
+        self._writer.write_usual(state, attributes, held, ended_at=self._ended_at, token_times=assessor.token_times)
 
     def _assess(self, finished: Finished) -> Verdict:
         assessor = self.assessor

@@ -26,6 +26,7 @@ from opentelemetry.trace import (
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.endings import error_type
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import PREEMPTED, Stage
 from otel_lifecycle._core.timeline import Timeline
@@ -133,9 +134,7 @@ class SpanWriter:
         apart = state.timeline.clocks_apart()
         self._add_events(state.events, finished, self.end_time(state, ended_at))
         span.set_attributes(end_attributes(finished, verdict, compat=compat, usage=usage))
-        for link in links_to_culprits(finished.interference):
-            # While the span records: an ended one takes no link.
-            span.add_link(link.context, link.attributes)
+        self._add_links(finished.interference)
         if token_times and finished.labels.unit is None:
             self._set_token_offsets(state.timeline)
         # A cancellation stays UNSET, as the conventions say. No description: it could hold what the client sent.
@@ -144,6 +143,28 @@ class SpanWriter:
         if not state.unmarked:
             # Nobody marks stages there: which one it was in when it ended is not known.
             self._write_stages(state.timeline, finished.report["timestamps"], apart)
+
+    def write_usual(
+        self,
+        state: RequestState,
+        attributes: Mapping[str, Any],
+        interference: Interference | None,
+        *,
+        ended_at: int,
+        token_times: bool,
+    ) -> None:
+        """Write the same of a usual request, whose attributes are known: it completed, by one clock."""
+        self._add_events(state.events, None, self.end_time(state, ended_at))
+        self.span.set_attributes(attributes)
+        self._add_links(interference)
+        if token_times:
+            self._set_token_offsets(state.timeline)
+        self._write_stages(state.timeline, apart=False)
+
+    def _add_links(self, interference: Interference | None) -> None:
+        for link in links_to_culprits(interference):
+            # While the span records: an ended one takes no link.
+            self.span.add_link(link.context, link.attributes)
 
     def end(self, state: RequestState, ended_at: int) -> None:
         """End the request span, and before it the stages that are still open because their end is not known."""
@@ -165,11 +186,12 @@ class SpanWriter:
         end: int = max(terminal, began) + self._offset
         return end
 
-    def _add_events(self, events: SpanEvents, finished: Finished, end: int) -> None:
+    def _add_events(self, events: SpanEvents, finished: Finished | None, end: int) -> None:
         for name, time, attributes, exact in events.items:
             # An event that was stamped when it was marked may be noted long after times given for others.
             epoch_ns = time + self._offset if exact else min(time + self._offset, end)
-            self._add_event(name, _event_attributes(name, attributes, finished), epoch_ns)
+            told = attributes if finished is None else _event_attributes(name, attributes, finished)
+            self._add_event(name, told, epoch_ns)
 
     def _add_event(self, name: str, attributes: Mapping[str, Any] | None, epoch_ns: int) -> None:
         """Add one lifecycle event; the one place that decides what carries events."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import Slo, semconv
+from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
@@ -18,13 +19,24 @@ from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.usual import UsualEnd, is_usual, usual_gaps, usual_log, usual_report
+from otel_lifecycle._core.usual import (
+    UsualEnd,
+    is_usual,
+    judge_usual,
+    met_objectives,
+    usual_gaps,
+    usual_log,
+    usual_report,
+)
+from otel_lifecycle._core.usual_attributes import UsualNotes, usual_attributes
 from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._instruments.recording import FinishedRequest
 from otel_lifecycle._instruments.usual import Rules, UsualRequest
+from otel_lifecycle._request import ending
+from tests.support.telemetry import Telemetry
 
 MS = 1_000_000
 SPAN = SpanContext(1, 1, is_remote=False)
@@ -165,3 +177,81 @@ def test_what_is_not_usual(event: str) -> None:
     if event != "cancel":
         timeline.advance("complete", 12)
     assert not is_usual(timeline)
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    stages=st.lists(lengths, min_size=4, max_size=4),
+    between=gaps,
+    neighbours=st.lists(st.tuples(st.sampled_from([0, 500, 1001, 30 * MS]), lengths), max_size=2),
+    usage=st.sampled_from([{}, {"input_tokens": 9}, {"input_tokens": 0, "output_tokens": 5, "cached_tokens": 0}]),
+    notes=st.builds(UsualNotes, st.integers(0, 2), st.booleans(), st.sampled_from([None, 0, 7 * MS])),
+    slo=slos,
+    logged=st.booleans(),
+    told_usage=st.booleans(),
+)
+def test_both_ways_write_the_same_attributes(
+    shape: str,
+    stages: list[int],
+    between: list[int],
+    neighbours: list[tuple[int, int]],
+    usage: dict[str, int],
+    notes: UsualNotes,
+    slo: Slo | None,
+    logged: bool,
+    told_usage: bool,
+) -> None:
+    """Every attribute of the request span, with and without neighbours, objectives, usage and notes."""
+    timeline = lived(shape, stages, between)
+    held = None
+    report = build_report(timeline, "completed", token_times=False, usage=usage.get("output_tokens"))
+    if logged:
+        log = EngineLog()
+        slot, told, stalls = entered(log, timeline, neighbours)
+        held = log.interference(slot, told, stalls, full=True)
+        assert held == log.interference(slot, usual_report(timeline), stalls, full=True)
+    finished = Finished(
+        report=report,
+        usage=usage,
+        interference=held,
+        events_dropped=notes.events_dropped,
+        client_disconnected=notes.client_disconnected,
+        delivered=notes.delivered,
+    )
+    slow = end_attributes(finished, assess(finished, slo=slo), usage=told_usage)
+    end = usual_end(timeline, RequestLabels(), usage, False, held)
+    verdict = judge_usual(end, 0.45)
+    met = None if slo is None else met_objectives(slo, verdict)
+    assert usual_attributes(end, verdict, notes, met, usage=told_usage) == slow
+
+
+@pytest.mark.parametrize("given", [{}, {"slo": Slo(ttft=1e-9, e2e=100)}, {"token_times": True}], ids=str)
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_both_ways_end_a_recorded_request_alike(
+    make_telemetry: Callable[..., Telemetry], monkeypatch: pytest.MonkeyPatch, shape: str, given: dict[str, Any]
+) -> None:
+    """Spans, events and metric points have the same names and attributes, whichever way the request was judged."""
+    found = []
+    for usual in (True, False):
+        telemetry = make_telemetry(**given)
+        with monkeypatch.context() as patched, telemetry.request(model="m", shape=shape) as request:
+            if not usual:
+                patched.setattr(ending, "is_usual", lambda timeline: False)
+            for event in EVENTS[shape][1:]:
+                getattr(request, event)()
+            for _ in range(12 if shape != "pooling" else 0):
+                request.token()
+            request.usage(input_tokens=3)
+            request.client_disconnected()
+            request.complete()
+        spans = [
+            (span["name"], sorted(span["attributes"]), [event["name"] for event in span["events"]], span["status"])
+            for span in telemetry.spans()
+        ]
+        points = {
+            metric.name: [(sorted(point["attributes"]), point.get("count")) for point in telemetry.points(metric.name)]
+            for metric in semconv.METRICS
+            if metric.kind in ("counter", "histogram")
+        }
+        found.append((spans, points))
+    assert found[0] == found[1]
