@@ -186,6 +186,7 @@ class RequestEnding:
             and self._conditions.labels.role == "whole"
             and self._conditions.labels.unit is None
             and self._reason is None
+            and not self.durations
             # The names of an engine's own have meanings of their own.
             and (state.events.unseen or assessor.compat is None)
         )

@@ -159,7 +159,7 @@ class SpanWriter:
         self._add_links(interference)
         if token_times:
             self._set_token_offsets(state.timeline)
-        self._write_stages(state.timeline, apart=False)
+        self._write_stages(state.timeline, state.timeline.times, apart=False)
 
     def _add_links(self, interference: Interference | None) -> None:
         for link in links_to_culprits(interference):
