@@ -15,11 +15,10 @@ from otel_lifecycle._cli.analysis.resources import Resources
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.stated import Stated, stated
 from otel_lifecycle._cli.requests.from_span import is_request
-from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.spans import Item, Span
 from otel_lifecycle._cli.sources.tally import MAX_NOTES, ReadingTally
-from otel_lifecycle._cli.table.row import row_of, row_of_span
+from otel_lifecycle._cli.table.row import row_of_span
 from otel_lifecycle._cli.table.store import RequestTable
 
 # Each group has its own row of a table; the rest is grouped as ``_OTHER``.
@@ -42,7 +41,7 @@ FROM live
 
 
 class Workload:
-    """The requests of some sources: add them, :meth:`conclude` once, then ask.
+    """The requests of some sources: fill ``table``, :meth:`conclude` once, then ask.
 
     ``counts``: numbers of live requests by what they are; ``outcomes`` by how they ended.  ``first_ns`` and ``last_ns``
     are the first arrival and the last end; None without a live request.
@@ -58,10 +57,6 @@ class Workload:
         self.stated: Stated = {}
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-
-    def add(self, request: SeenRequest, span: Span) -> None:
-        """Take a request into account; ``span``: the span it was made from."""
-        self.table.add(row_of(request, span))
 
     def conclude(self) -> None:
         """Make the tables; to be called once, after the last request."""

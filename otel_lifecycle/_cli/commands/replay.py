@@ -25,6 +25,7 @@ from otel_lifecycle._cli.events.otlp import write_otlp
 from otel_lifecycle._cli.events.replayed import Replayed, replayed
 from otel_lifecycle._cli.render.machine import to_json_line
 from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._cli.table.row import row_of
 
 EVENTS = (
     "EVENTS is a file (or '-') of JSON Lines or CSV, gzip or zstd too, with an event a line: 'event' (arrive, admit, "
@@ -89,7 +90,7 @@ def replay(
             out = sys.stdout.buffer if otlp == "-" else stack.enter_context(_opened(otlp))
             found = write_otlp(found, out, service)
         for one in found:
-            workload.add(one.request, one.span)
+            workload.table.add(row_of(one.span, one.judged))
             if lines:
                 click.echo(to_json_line(one.plain()))
     workload.conclude()

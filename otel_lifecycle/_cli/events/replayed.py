@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.analysis.settings import EARLIEST, SHORT
 from otel_lifecycle._cli.events.columns import NANOSECONDS
 from otel_lifecycle._cli.events.log import Log
-from otel_lifecycle._cli.requests.foreign import as_judged
-from otel_lifecycle._cli.requests.from_span import request_as_judged
-from otel_lifecycle._cli.requests.model import SeenRequest
+from otel_lifecycle._cli.requests.foreign import Judged, as_judged
 from otel_lifecycle._cli.sources.plausibility import MOST
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span
 from otel_lifecycle._core.judge import Replay, judge_events
@@ -39,13 +37,12 @@ class Replayed:
     metrics: Mapping[str, Any]
     outcome: Mapping[str, Any]
     span: Span
-    request: SeenRequest
+    judged: Judged
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
         violations = [
-            {"kind": one.kind, "state": one.state, "event": one.event, "rule": one.rule}
-            for one in self.request.breaches
+            {"kind": one.kind, "state": one.state, "event": one.event, "rule": one.rule} for one in self.judged.breaches
         ]
         return {
             "request": self.log.request,
@@ -66,14 +63,14 @@ def replayed(log: Log, shape: str, offset_ns: int) -> Replayed:
     told = [(event["event"], _known_ns(event["timestamp"], log.unit, offset_ns), event) for event in log.events]
     found = judge_events(told, {semconv.SHAPE: shape, **_beside(log)})
     judged = as_judged(found)
-    judged.attributes.update(_offsets(found.finished.report))
+    own = {**span.attributes, **judged.attributes, **_offsets(found.finished.report)}
     return Replayed(
         log=log,
         report=report,
         metrics=metrics,
         outcome=_outcome(report, metrics),
         span=span,
-        request=request_as_judged(span, judged),
+        judged=replace(judged, attributes=own),
     )
 
 

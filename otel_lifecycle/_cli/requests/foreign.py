@@ -25,9 +25,9 @@ _RULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The result of judging a span's events: its attributes, and what no attribute holds."""
+    """The verdict on a span, its own or one made here: its attributes, and what no attribute holds."""
 
-    attributes: dict[str, Any]
+    attributes: Mapping[str, Any]
     breaches: tuple[Breach, ...] = ()
     gaps: tuple[float, ...] = ()
     wasted: int = 0

@@ -18,8 +18,9 @@ from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
 from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, SeenRequest
 from otel_lifecycle._cli.sources.plausibility import lost_outcome
-from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.sources.spans import ReadEvent, Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
+from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 from otel_lifecycle._core.workload import QUANTILES, quantile
 
 _SECONDS: Final = tuple((name, f"inference.{name}") for name in DURATIONS)
@@ -30,7 +31,7 @@ _ITL: Final = (
     ("p99", semconv.ITL_P99),
     ("max", semconv.ITL_MAX),
 )
-_MARKS: Final = frozenset({*BOUNDARIES, *TERMINAL_EVENTS, "output", "preempt", "resume"})
+MARKS: Final = frozenset({*BOUNDARIES, *TERMINAL_EVENTS, "output", "preempt", "resume"})
 _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
 _CUT: Final = 1.5e-6
@@ -43,20 +44,25 @@ def is_request(span: Span) -> bool:
     return semconv.OUTCOME in span.attributes or (bool(span.events) and (is_foreign(span) or lost_outcome(span)))
 
 
-def request_of(span: Span, shape: str = "default", threshold: float = 0.45) -> SeenRequest:
+def request_of(span: Span, shape: str = "default", threshold: float = DOMINANCE_THRESHOLD) -> SeenRequest:
     """Return the request of a span for which :func:`is_request` holds.
 
     ``shape`` and ``threshold`` are for foreign spans, which need not say either.
     """
+    return _request(span, verdict_of(span, shape, threshold))
+
+
+def verdict_of(span: Span, shape: str = "default", threshold: float = DOMINANCE_THRESHOLD) -> Judged:
+    """Return the verdict on a request span, with all attributes that are the span's own."""
     # A second judgement here could contradict the counters and spans that the process exported.
     if semconv.OUTCOME in span.attributes:
-        return _request(span, span.attributes, _told_breaches(span), ())
+        return Judged(attributes=span.attributes, breaches=_told_breaches(span))
+    judged = judge(span, shape, threshold)
     if lost_outcome(span):
-        judged = judge(span, shape, threshold)
         # Tokens and violations are on the span as sums, so only its boundaries are judged again.
         own = {key: value for key, value in judged.attributes.items() if key not in _OWN}
-        return _request(span, {**own, **span.attributes}, _told_breaches(span), ())
-    return request_as_judged(span, judge(span, shape, threshold))
+        return Judged(attributes={**own, **span.attributes}, breaches=_told_breaches(span))
+    return replace(judged, attributes={**span.attributes, **judged.attributes})
 
 
 _OWN: Final = frozenset(
@@ -72,14 +78,8 @@ _OWN: Final = frozenset(
 """What only the process knew: its span keeps neither single tokens nor illegal events."""
 
 
-def request_as_judged(span: Span, judged: Judged) -> SeenRequest:
-    """Return the request of a judged span."""
-    made = _request(span, {**span.attributes, **judged.attributes}, judged.breaches, judged.gaps)
-    return replace(made, wasted=judged.wasted) if judged.wasted else made
-
-
-def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], gaps: tuple[float, ...]) -> SeenRequest:
-    arrival = _arrival(span)
+def _request(span: Span, judged: Judged) -> SeenRequest:
+    arrival, own = arrival_of(span), judged.attributes
     return SeenRequest(
         trace_id=span.trace_id,
         span_id=span.span_id,
@@ -98,18 +98,18 @@ def _request(span: Span, own: Mapping[str, Any], breaches: tuple[Breach, ...], g
         bottleneck=_text(own.get(semconv.BOTTLENECK)),
         dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
         itl=_numbers(own, _ITL),
-        gaps=gaps or _offset_gaps(own, _numbers(own, _ITL)),
+        gaps=judged.gaps or offset_gaps(own),
         marks=_marks(span, arrival),
         input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         output_tokens=_output_tokens(own),
         preempted=_number(own.get(semconv.PREEMPTED)),
         preemptions=_whole(own.get(semconv.PREEMPTIONS)) or 0,
         # Our spans end before late tokens are known; the metric counts those.
-        wasted=0,
+        wasted=judged.wasted,
         disconnected=bool(own.get(semconv.CLIENT_DISCONNECTED)),
         legal=_flag(own.get(semconv.LEGAL)),
         slo_met=_flag(own.get(semconv.SLO_MET)),
-        breaches=breaches,
+        breaches=judged.breaches,
         links=span.links,
     )
 
@@ -120,7 +120,7 @@ def _marks(span: Span, arrival: int) -> tuple[tuple[str, float], ...]:
             (event.name, (event.time_ns - arrival) * _NANO)
             for event in span.events
             # A placeholder for an unknown time is not a point of the request.
-            if event.name in _MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
+            if event.name in MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
         ]
     )
 
@@ -130,7 +130,7 @@ def _outcome(raw: Any) -> str:
     return raw if raw in semconv.OUTCOMES else "incomplete"
 
 
-def _arrival(span: Span) -> int:
+def arrival_of(span: Span) -> int:
     """Return when the request arrived: at the event, or at the start of a span without one."""
     for event in span.events:
         if event.name == "arrive":
@@ -140,20 +140,21 @@ def _arrival(span: Span) -> int:
 
 def _told_breaches(span: Span) -> tuple[Breach, ...]:
     """Return the violations that the span's own process recorded on it."""
-    arrival = _arrival(span)
-    told = tuple(
-        Breach(
-            kind=str(event.attributes.get(semconv.VIOLATION_KIND) or semconv.OTHER),
-            state=_text(event.attributes.get(semconv.VIOLATION_STATE)),
-            event=_text(event.attributes.get(semconv.VIOLATION_EVENT)),
-            offset=None if event.attributes.get(semconv.TIME_KNOWN) is False else (event.time_ns - arrival) * _NANO,
-        )
-        for event in span.events
-        if event.name == semconv.VIOLATION_SPAN_EVENT
-    )
+    events = [event for event in span.events if event.name == semconv.VIOLATION_SPAN_EVENT]
     # The SDK keeps 128 events, so the count can exceed the events; the rest stays without a place.
-    untold = (_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(told)
-    return told + (Breach(kind=semconv.OTHER),) * max(untold, 0)
+    untold = max((_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(events), 0)
+    arrival = arrival_of(span) if events else span.start_ns
+    return tuple([_told_breach(event, arrival) for event in events]) + (Breach(kind=semconv.OTHER),) * untold
+
+
+def _told_breach(event: ReadEvent, arrival: int) -> Breach:
+    told = event.attributes
+    return Breach(
+        kind=str(told.get(semconv.VIOLATION_KIND) or semconv.OTHER),
+        state=_text(told.get(semconv.VIOLATION_STATE)),
+        event=_text(told.get(semconv.VIOLATION_EVENT)),
+        offset=None if told.get(semconv.TIME_KNOWN) is False else (event.time_ns - arrival) * _NANO,
+    )
 
 
 def _output_tokens(own: Mapping[str, Any]) -> int | None:
@@ -179,7 +180,7 @@ def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
     return struct.unpack(f"<{whole}I", packed[: 4 * whole])
 
 
-def _offset_gaps(own: Mapping[str, Any], itl: Mapping[str, float]) -> tuple[float, ...]:
+def offset_gaps(own: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the gaps between single tokens of one choice; none where the offsets of all tokens do not show them.
 
     Offsets do not show which tokens came in one chunk, nor to which choice a token belongs.  If the process counted a
@@ -192,7 +193,7 @@ def _offset_gaps(own: Mapping[str, Any], itl: Mapping[str, float]) -> tuple[floa
     if told == len(times) - 1:
         return tuple((later - earlier) * _MICRO for earlier, later in pairwise(times))
     gaps = _between_single(times)
-    return gaps if told == len(gaps) and _agree(gaps, itl) else ()
+    return gaps if told == len(gaps) and _agree(gaps, _numbers(own, _ITL)) else ()
 
 
 def _between_single(times: Sequence[int]) -> tuple[float, ...]:

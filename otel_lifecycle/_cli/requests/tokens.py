@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import SeenRequest
@@ -21,13 +22,17 @@ class TokenStall(NamedTuple):
 
 def token_times(request: SeenRequest, span: Span) -> list[float]:
     """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
-    told = [event.time_ns for event in span.events if event.name in {"first_token", "token"}]
+    return times_of_tokens(span, request.start_ns, request.seconds.get("ttft"), request.attributes)
+
+
+def times_of_tokens(span: Span, arrival_ns: int, ttft: float | None, attributes: Mapping[str, Any]) -> list[float]:
+    """Return the same of a span; ``attributes``: of its request, with the packed offsets."""
+    told = [event.time_ns for event in span.events if event.name in {"token", "first_token"}]
     # Events hold nanoseconds; packed offsets are cut to microseconds.
     if len(told) > 1:
-        return [(time - request.start_ns) * 1e-9 for time in told]
+        return [(time - arrival_ns) * 1e-9 for time in told]
     # Offsets count from the first token, so without its time they have no place after arrival.
-    first = request.seconds.get("ttft")
-    return [] if first is None else [first + offset * 1e-6 for offset in token_offsets(request.attributes)]
+    return [] if ttft is None else [ttft + offset * 1e-6 for offset in token_offsets(attributes)]
 
 
 def token_stalls(tokens: list[float]) -> list[TokenStall]:

@@ -48,4 +48,4 @@ def _of_events(source: str, shape: str, tally: ReadingTally, progress: Progress 
     now = time.time_ns() // 10**9 * 10**9
     for log in read_logs((source,), tally, progress):
         one = replayed(log, shape, now)
-        yield row_of(one.request, one.span)
+        yield row_of(one.span, one.judged)
