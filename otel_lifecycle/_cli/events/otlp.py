@@ -10,8 +10,9 @@ import orjson
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.events.replayed import Replayed
-from otel_lifecycle._cli.requests.model import STAGE_METRIC
+from otel_lifecycle._cli.requests.from_span import arrival_of
 from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._core.attributes import DURATIONS
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._version import __version__
 
@@ -52,15 +53,15 @@ def batch(spans: list[dict[str, Any]], service: str) -> bytes:
 
 def spans_of(one: Replayed) -> list[dict[str, Any]]:
     """Return the request span, with every attribute the processor would have given it, and its stage spans."""
-    span, request = one.span, one.request
-    own = {key: value for key, value in request.attributes.items() if value is not None}
-    failed = request.outcome in {"failed", "timed_out"}
+    span, judged = one.span, one.judged
+    own = {key: value for key, value in judged.attributes.items() if value is not None}
+    failed = own[semconv.OUTCOME] in {"failed", "timed_out"}
     events = [
         {"timeUnixNano": str(event.time_ns), "name": event.name, "attributes": []}
         for event in span.events
         if event.name in KEPT
     ]
-    events += [_violation(one, number) for number in range(len(request.breaches))]
+    events += [_violation(one, number) for number in range(len(judged.breaches))]
     whole = {
         **_span(span.trace_id, span.span_id, _name(own), span),
         "kind": _SERVER,
@@ -77,9 +78,9 @@ def _name(own: Mapping[str, Any]) -> str:
 
 
 def _violation(one: Replayed, number: int) -> dict[str, Any]:
-    breach, span = one.request.breaches[number], one.span
+    breach, span = one.judged.breaches[number], one.span
     # A span event needs a time; TIME_KNOWN below marks it as a stand-in.
-    at = span.end_ns if breach.offset is None else one.request.start_ns + round(breach.offset * 1e9)
+    at = span.end_ns if breach.offset is None else arrival_of(span) + round(breach.offset * 1e9)
     told = {
         semconv.VIOLATION_KIND: breach.kind,
         semconv.VIOLATION_STATE: breach.state,
@@ -108,7 +109,7 @@ def _stages(one: Replayed) -> Iterator[dict[str, Any]]:
     }
     for number, stage in enumerate(get_shape(str(one.report["shape"])).stages, 1):
         start, end = times.get(stage.entered), times.get(stage.left)
-        if start is None or end is None or STAGE_METRIC[stage.name] not in one.request.seconds:
+        if start is None or end is None or DURATIONS[stage.metric] not in one.judged.attributes:
             continue
         yield {
             "traceId": one.span.trace_id,
