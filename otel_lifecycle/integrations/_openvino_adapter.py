@@ -16,12 +16,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_lifecycle import driver
+from otel_lifecycle import driver, monotonic
 from otel_lifecycle.integrations._engine_names import EngineNames
 from otel_lifecycle.integrations._hooks import Hooks
 
@@ -64,8 +65,12 @@ class _OpenvinoGeneration:
         drive.usage(input_tokens=metrics.get_num_input_tokens())
         # Where the thread that added the request had to wait for the interpreter, the engine was ahead of its return.
         drive.mark("input_ready", at_monotonic_ns=min([self.ready_ns, *stamps[:1]]))
-        for stamp, count in zip(stamps, raw.m_batch_sizes, strict=False):
-            _mark_step(drive, count, self.choices, stamp)
+        steps = zip(stamps, raw.m_batch_sizes, strict=False)
+        if self.choices <= 1:
+            _mark_single(drive, steps)
+        else:
+            for stamp, count in steps:
+                _mark_step(drive, count, self.choices, stamp)
         drive.finish(word)
 
     def abandon(self) -> None:
@@ -178,9 +183,20 @@ class _Pipelines:
             generations.pop(key, None)
 
 
+def _mark_single(drive: driver.Driver, steps: Iterator[tuple[int, int]]) -> None:
+    """Mark the tokens of a request with one choice: the first passes what lies before it, the others are appended."""
+    for stamp, count in steps:
+        drive.item(count, at_monotonic_ns=stamp)
+        break
+    # A twentieth of an item() each: all tokens of a request are marked in the step that ends it.
+    token = drive.request.token
+    for stamp, count in steps:
+        token(count, 0, monotonic(ns=stamp))
+
+
 def _mark_step(drive: driver.Driver, count: int, choices: int, stamp: int) -> None:
     """Mark the tokens of one step: one for each choice that still runs."""
-    if choices <= 1 or count > choices:
+    if count > choices:
         drive.item(count, at_monotonic_ns=stamp)
         return
     for choice in range(count):
