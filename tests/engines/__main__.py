@@ -14,6 +14,7 @@ from tests.engines.install import RECIPES, engines_dir, ensure, installed, remov
 from tests.engines.serving import EngineFailed
 
 LANES: Final = {
+    "ollama": ("ollama", "ollama"),
     "openvino": ("openvino", "openvino"),
     "sglang": ("sglang", "sglang"),
     "transformers": ("transformers", "transformers"),

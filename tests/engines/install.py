@@ -76,6 +76,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         requirements=("openvino-genai==2026.4.1.0", "gguf", "tokenizers", "starlette", "uvicorn"),
         extra="openvino-genai",
     ),
+    "ollama": Recipe(distribution="ollama", requirements=("ollama==0.6.3",), extra="cli,proxy"),
     "vllm": _vllm("0.32.0"),
     "transformers": Recipe(
         distribution="transformers",

@@ -23,6 +23,8 @@ OPTIONS: dict[str, Any] = {
     "max_num_seqs": 4,
     "enforce_eager": True,
     "num_gpu_blocks_override": 64,
+    # An LLM switches them off, and without them the engine core tells neither of queue nor of preemption.
+    "disable_log_stats": False,
 }
 PROMPTS = [f"the quick brown fox number {i} jumps over a lazy dog" for i in range(24)]
 
