@@ -36,6 +36,7 @@ from otel_lifecycle._request.clock import NOW, Anchor, AtNs, moment
 from otel_lifecycle._request.conditions import given
 from otel_lifecycle._request.context import context_of
 from otel_lifecycle._request.engine_seat import engine_is_shared, engines_are_mixed
+from otel_lifecycle._request.engine_step import record_step
 from otel_lifecycle._request.handle import Request, current_handle
 from otel_lifecycle._request.opening import Parent, open_request
 from otel_lifecycle._request.streams import (
@@ -51,7 +52,7 @@ from otel_lifecycle._request.view import RequestView
 from otel_lifecycle._runtime import runtime
 
 __all__ = ["Active", "Driver", "RequestMarks", "Terminal", "adopt", "begin", "terminal_of"]
-__all__ += ["engine_is_shared", "engines_are_mixed"]
+__all__ += ["engine_is_shared", "engines_are_mixed", "record_step"]
 
 
 def begin(

@@ -62,13 +62,9 @@ class EngineStep:
 
     def _record(self, now: int) -> None:
         """Record the iteration with the labels of its first request."""
-        requests = len(self._decode) + len(self._prefill)
-        first = next((tracked for request in (*self._decode, *self._prefill) if (tracked := _tracked(request))), None)
-        if first is None or first.assessor is None:
-            return
-        step = "mixed" if self._decode and self._prefill else "decode" if self._decode else "prefill"
-        seconds = (now - self._started) / 1e9
-        first.assessor.record_step(step, seconds, requests, first.labels, first.writer.exemplar_context())
+        first = next((request for request in (*self._decode, *self._prefill) if _tracked(request)), None)
+        if first is not None:
+            record_step(first, (now - self._started) / 1e9, decode=len(self._decode), prefill=len(self._prefill))
 
 
 def engine_step(*, decode: Iterable[Request] = (), prefill: Iterable[Request] = ()) -> EngineStep:
@@ -79,6 +75,19 @@ def engine_step(*, decode: Iterable[Request] = (), prefill: Iterable[Request] = 
     ``inference.step.duration`` and ``inference.step.requests`` get its duration and size; an empty one records nothing.
     """
     return EngineStep(list(decode), list(prefill))
+
+
+def record_step(request: Request, seconds: float, *, decode: int = 0, prefill: int = 0) -> None:
+    """Record one iteration that an engine timed itself; it marks no token.
+
+    ``request``: one of the engine, open or not, whose labels the figures get.  ``decode`` and ``prefill``: how many
+    requests the iteration gave a token, and of how many it worked on the input; an empty one records nothing.
+    """
+    tracked = _tracked(request)
+    if tracked is None or tracked.assessor is None or decode + prefill <= 0:
+        return
+    kind = "mixed" if decode and prefill else "decode" if decode else "prefill"
+    tracked.assessor.record_step(kind, seconds, decode + prefill, tracked.labels, tracked.writer.exemplar_context())
 
 
 def _tracked(request: object) -> TrackedRequest | None:

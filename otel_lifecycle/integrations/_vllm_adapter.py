@@ -10,6 +10,7 @@ it once and does nothing; where an attribute is missing, its value is absent.
 | admit, resume | SCHEDULED in ``EngineCoreOutput.events``, the first one and those after PREEMPTED |
 | first_token, token | ``EngineCoreOutputs.timestamp``, one stamp for each step, times ``len(new_token_ids)`` |
 | preempt | PREEMPTED in ``EngineCoreOutput.events``; it travels with the next output of the request |
+| step | ``SchedulerStats.iteration_details``, in versions and configurations that have it |
 | end | ``finish_reason``; without one, the frontend found a stop string; ``abort_requests``; ``propagate_error`` |
 """
 
@@ -80,6 +81,9 @@ def patch(hooks: Hooks, tracer_provider: TracerProvider | None) -> None:
     hooks.around(OutputProcessor, "process_outputs", before=frontend.stepped, after=frontend.settled)
     hooks.around(OutputProcessor, "abort_requests", after=frontend.aborted)
     hooks.around(OutputProcessor, "propagate_error", after=frontend.failed)
+    # Steps are an addition: a version without this method is instrumented all the same.
+    if hasattr(OutputProcessor, "update_scheduler_stats"):
+        hooks.around(OutputProcessor, "update_scheduler_stats", after=frontend.iterated)
 
 
 class _VllmEngine:
@@ -89,6 +93,7 @@ class _VllmEngine:
         self.requests = EngineRequests(tracer_provider)
         self.model: str | None = None
         self.name: str | None = None
+        self.latest: Request | None = None
 
     def describe(self, config: Any) -> None:
         """Note what the engine's configuration says about the model."""
@@ -154,6 +159,7 @@ class _Frontend:
             expected=1 if parent_req is None else parent_req.n,
             key=None if parent_req is None else parent_req.request_id,
         )
+        engine.latest = group.driver.request
         if not pooling:
             group.driver.mark("input_ready")
         if parent_req is not None:
@@ -223,6 +229,25 @@ class _Frontend:
         engine = self._of(processor)
         for request_id in list(processor.request_states):
             engine.requests.close(request_id, "error", error=error)
+
+    def iterated(
+        self, _noted: None, _result: None, processor: Any, stats: Any, *_arguments: Any, **_named: Any
+    ) -> None:
+        """After ``OutputProcessor.update_scheduler_stats``: how long an iteration took, if the core says so.
+
+        It does with ``--enable-logging-iteration-details``; versions before have no such figure.
+        """
+        details = getattr(stats, "iteration_details", None)
+        engine = self._of(processor)
+        if details is None or details.is_dummy or engine.latest is None:
+            return
+        # All requests of an engine have its labels, so it does not matter that this one may have ended.
+        driver.record_step(
+            engine.latest,
+            details.elapsed_ms / 1e3,
+            decode=details.num_generation_requests,
+            prefill=details.num_ctx_requests,
+        )
 
     def _of(self, processor: Any) -> _VllmEngine:
         engine = self._engines.get(processor)

@@ -216,3 +216,31 @@ def test_version_without_external_ids_and_prefill_stats(engine: Engine) -> None:
     assert span["attributes"]["gen_ai.operation.name"] == "chat"
     assert "gen_ai.request.stream" not in span["attributes"]
     assert span["attributes"]["gen_ai.usage.cache_read.input_tokens"] == 1
+
+
+def test_iterations_are_steps(engine: Engine, telemetry: Telemetry) -> None:
+    """An engine core that times its iterations feeds the step histograms; one that does not feeds none."""
+    engine.hooks.iterated(None, None, engine.processor, SimpleNamespace())
+    engine.hooks.iterated(None, None, engine.processor, _stats(3.0, 1, 2))
+    engine.add("a")
+    for stats in (_stats(250.0, 0, 4), _stats(500.0, 1, 3), _stats(125.0, 2, 0), _stats(9.0, 0, 0), None):
+        engine.hooks.iterated(None, None, engine.processor, stats)
+    engine.hooks.iterated(None, None, engine.processor, _stats(9.0, 0, 1, is_dummy=True))
+    durations = {
+        point["attributes"]["inference.step.kind"]: point["sum"]
+        for point in telemetry.points("inference.step.duration")
+    }
+    sizes = {
+        point["attributes"]["inference.step.kind"]: point["sum"]
+        for point in telemetry.points("inference.step.requests")
+    }
+    assert durations == {"decode": 0.25, "mixed": 0.5, "prefill": 0.125}
+    assert sizes == {"decode": 4, "mixed": 4, "prefill": 2}
+
+
+def _stats(elapsed_ms: float, prefill: int, decode: int, *, is_dummy: bool = False) -> Any:
+    """Return what the engine core says of one iteration."""
+    details = SimpleNamespace(
+        elapsed_ms=elapsed_ms, num_ctx_requests=prefill, num_generation_requests=decode, is_dummy=is_dummy
+    )
+    return SimpleNamespace(iteration_details=details)
