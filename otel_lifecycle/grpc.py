@@ -61,6 +61,7 @@ class LifecycleInterceptor(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
     ``tokens``: from one response to how many tokens it holds (0, n, or None for unknown).  Left out, a response of a
     streaming method is a chunk of unknown size and one of a unary method a whole answer of unknown size, unless the
     handler marks its own.  ``shape``, ``tracer_provider`` and ``conditions``: as for :func:`otel_lifecycle.request`.
+    A call does not show the address it came in by: ``server_address`` and ``server_port`` are on the span if given.
 
     Raises ConfigurationError for an argument that makes no sense.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,26 @@ import pytest
 
 from tests.cli.running import Ran, run_with
 
+_PERMUTED: dict[Any, Any] = {}
 
-@pytest.fixture(scope="session", autouse=True)
-def _permuted_once() -> Iterator[None]:
+
+@pytest.fixture(autouse=True)
+def _permuted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember scipy's permutation tests: many tests compare the same files, and the product gives a fixed seed."""
-    try:
-        from scipy import stats
-    except ImportError:
-        yield
+    # Importing scipy takes 2.5 s of CPU, which only the first test that compares has to pay.
+    stats = sys.modules.get("scipy.stats")
+    if stats is None:
         return
-    real, known = stats.permutation_test, dict[Any, Any]()
+    real = stats.permutation_test
 
     def permuted(data: Any, statistic: Any, **options: Any) -> Any:
         seen = [cell.cell_contents for cell in statistic.__closure__ or ()]
         key = (statistic.__code__, pickle.dumps((data, seen, options)))
-        if key not in known:
-            known[key] = real(data, statistic, **options)
-        return known[key]
+        if key not in _PERMUTED:
+            _PERMUTED[key] = real(data, statistic, **options)
+        return _PERMUTED[key]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats, "permutation_test", permuted)
-        yield
+    monkeypatch.setattr(stats, "permutation_test", permuted)
 
 
 @pytest.fixture

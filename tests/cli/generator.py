@@ -13,6 +13,7 @@ import heapq
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -94,14 +95,24 @@ def simulate(load: Load) -> Iterator[Simulated]:
 
 def write(load: Load, out: BinaryIO) -> None:
     """Write the whole run."""
+    # Many tests write the same small run; a large one passes through line by line.
+    out.writelines([_written(load)] if load.requests <= 1000 else _lines(load))
+
+
+@lru_cache(maxsize=16)
+def _written(load: Load) -> bytes:
+    return b"".join(_lines(load))
+
+
+def _lines(load: Load) -> Iterator[bytes]:
     spans: list[dict[str, Any]] = []
     for request in simulate(load):
         spans += spans_of(request, load)
         if (request.number + 1) % BATCH == 0:
-            out.write(line(spans))
+            yield line(spans)
             spans = []
     if spans:
-        out.write(line(spans))
+        yield line(spans)
 
 
 def line(spans: list[dict[str, Any]]) -> bytes:
@@ -131,17 +142,25 @@ def _nano(seconds: float) -> str:
     return str(START_NS + round(seconds * 1e9))
 
 
-def spans_of(request: Simulated, load: Load) -> list[dict[str, Any]]:
-    """Return the request span and its stage spans."""
-    trace, span = f"{load.seed:08x}{request.number + 1:024x}", f"{request.number * 8 + 1:016x}"
-    boundaries = [
+def _ids(request: Simulated, load: Load) -> tuple[str, str]:
+    return f"{load.seed:08x}{request.number + 1:024x}", f"{request.number * 8 + 1:016x}"
+
+
+def _boundaries(request: Simulated) -> list[tuple[str, float]]:
+    return [
         ("arrive", request.arrive),
         ("admit", request.admit),
         ("input_ready", request.input_ready),
         ("first_token", request.first_token),
         (request.event, request.end),
     ]
-    whole = {
+
+
+def request_span_of(request: Simulated, load: Load) -> dict[str, Any]:
+    """Return the request span alone."""
+    trace, span = _ids(request, load)
+    boundaries = _boundaries(request)
+    return {
         "traceId": trace,
         "spanId": span,
         "name": "chat smollm2",
@@ -152,8 +171,14 @@ def spans_of(request: Simulated, load: Load) -> list[dict[str, Any]]:
         "events": [{"timeUnixNano": _nano(time), "name": name} for name, time in boundaries],
         "status": {"code": 2} if request.event == "fail" else {},
     }
+
+
+def spans_of(request: Simulated, load: Load) -> list[dict[str, Any]]:
+    """Return the request span and its stage spans."""
+    trace, span = _ids(request, load)
+    boundaries = _boundaries(request)
     stages = ("queue", "preprocessing", "prefill", "decode")
-    return [whole] + [
+    return [request_span_of(request, load)] + [
         {
             "traceId": trace,
             "spanId": f"{request.number * 8 + 2 + index:016x}",

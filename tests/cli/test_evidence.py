@@ -20,7 +20,7 @@ from otel_lifecycle._cli.analysis.workload import Workload, gather
 from otel_lifecycle._cli.sources.otlp_json import span
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
-from tests.cli.generator import START_NS, Load, Simulated, simulate, spans_of
+from tests.cli.generator import START_NS, Load, Simulated, request_span_of, simulate
 
 LOAD = Load(requests=400, cancelled=0.1, failed=0.05)
 PLAIN = WorkloadSettings()
@@ -38,7 +38,7 @@ def gathered(spans: Iterable[Span], chosen: WorkloadSettings = PLAIN) -> Workloa
 
 def request_span(request: Simulated, load: Load, **changes: Any) -> Span:
     """Return the span of a simulated request, with some of its attributes changed; None takes one away."""
-    made = span(spans_of(request, load)[0], {})
+    made = span(request_span_of(request, load), {})
     attributes = {**made.attributes, **changes}
     return Span(
         trace_id=made.trace_id,

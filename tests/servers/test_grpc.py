@@ -155,7 +155,13 @@ class Client:
 @pytest.fixture(params=["threads", "loop"])
 def client(request: pytest.FixtureRequest, telemetry: Telemetry) -> Iterator[Client]:
     """A client of a server of each kind."""
-    interceptor = LifecycleInterceptor([f"/{SERVICE}/*"], tracer_provider=telemetry.tracer_provider, model="tiny")
+    interceptor = LifecycleInterceptor(
+        [f"/{SERVICE}/*"],
+        tracer_provider=telemetry.tracer_provider,
+        model="tiny",
+        server_address="llm.example",
+        server_port=8443,
+    )
     if request.param == "threads":
         server: Any = grpc.server(ThreadPoolExecutor(4), interceptors=[interceptor])
         server.add_generic_rpc_handlers((handlers(on_loop=False),))
@@ -191,6 +197,13 @@ def test_a_stream_whose_boundaries_are_marked(client: Client, telemetry: Telemet
     stages = {child["name"] for child in telemetry.spans()} - {span["name"]}
     assert stages == {"queue", "preprocessing", "prefill", "decode"}
     assert span["attributes"]["inference.delivered"] >= span["attributes"]["inference.ttft"]
+
+
+def test_c111_where_a_call_was_received_is_what_the_author_says(client: Client, telemetry: Telemetry) -> None:
+    """A call does not show the address and the port it came in by, and a server may listen at several."""
+    client.unary("Unary", "good").result()
+    attributes = the_span(telemetry)["attributes"]
+    assert (attributes["server.address"], attributes["server.port"]) == ("llm.example", 8443)
 
 
 @pytest.mark.parametrize("method", ["Stream", "Writing"])
