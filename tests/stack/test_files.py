@@ -201,6 +201,32 @@ def test_compose_gives_the_tested_flags(project: Any) -> None:
     assert wanted <= set(project["services"]["prometheus"]["command"])
 
 
+def published(project: Any) -> dict[str, str]:
+    """Return each published port and the address it listens at."""
+    ports = [port for service in project["services"].values() for port in service.get("ports", [])]
+    return {port["published"]: port["host_ip"] for port in ports}
+
+
+def test_compose_listens_on_loopback(project: Any) -> None:
+    """Every user interface, and OTLP until an address is given."""
+    interfaces = dict.fromkeys(("3000", "9090", "9093", "16686"), "127.0.0.1")
+    otlp = ("4317", "4318", "14317", "14318")
+    assert published(project) == {**interfaces, **dict.fromkeys(otlp, "127.0.0.1")}
+    elsewhere = project_of({**SETTINGS, "OTLP_LISTEN": "10.1.2.3"})
+    assert published(elsewhere) == {**interfaces, **dict.fromkeys(otlp, "10.1.2.3")}
+
+
+def test_compose_bounds_the_disk_and_links_to_itself(project: Any) -> None:
+    """Prometheus drops its oldest blocks at a size, and links in alerts begin with the address that was given."""
+    assert {"--storage.tsdb.retention.size=20GB", "--web.external-url=http://localhost:9090"} <= set(
+        project["services"]["prometheus"]["command"]
+    )
+    given = project_of({**SETTINGS, "PROMETHEUS_DISK": "5GB", "PROMETHEUS_URL": "https://prometheus.example"})
+    assert {"--storage.tsdb.retention.size=5GB", "--web.external-url=https://prometheus.example"} <= set(
+        given["services"]["prometheus"]["command"]
+    )
+
+
 def test_the_dashboard_fits_grafanas_model() -> None:
     """Every field of the dashboard, its panels and its queries has a place in Grafana's own types, strictly."""
     run("validate", "dashboard", DASHBOARD)
