@@ -8,6 +8,8 @@ from typing import Final
 
 from tests.stack.programs import LOOPBACK
 
+SERVER_NAME: Final = "server.test"
+"""The name in the certificate of ``server``, beside the loopback address."""
 KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
 
 
@@ -21,6 +23,6 @@ def make(folder: Path) -> Path:
     issued = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:false")
     openssl("ca")
     openssl("stranger")
-    openssl("server", *issued, "-addext", f"subjectAltName=IP:{LOOPBACK}")
+    openssl("server", *issued, "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:{SERVER_NAME}")
     openssl("client", *issued)
     return folder

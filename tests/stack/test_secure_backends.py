@@ -32,7 +32,7 @@ HASH: Final = "$2b$05$abcdefghijklmnopqrstuuZQDFqlfhxikusxVp2uYfh7fKmiQU08a"
 """What htpasswd makes of that password; no longer a secret than the password is."""
 BASIC: Final = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 TOKEN: Final = "token-of-the-test"
-JOB: Final = "locked"
+WAITS: Final = {"BATCH_TIMEOUT": "100ms", "TRACE_WAIT": "1s", "TRACES_KEPT_PERCENT": "100"}
 STEADY: Final = 40
 """Requests of the load `steady`."""
 
@@ -101,7 +101,7 @@ def calling(prefix: str, secrets: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
-    """The four programs; the job `jaeger` of Prometheus has nobody behind it, so that an alert fires."""
+    """The programs; the job `jaeger` of Prometheus has nobody behind it, so that an alert fires."""
     folder = tmp_path_factory.mktemp("locked")
     secrets = write_secrets(folder / "secrets")
     with ExitStack() as running:
@@ -120,30 +120,55 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
             "jaeger:8888": f"{LOOPBACK}:1",
         }
         prometheus = start(behind_web_config(programs.prometheus(folder, targets, "prometheus-secure.yaml"), secrets))
-        env = {
+        to_jaeger = {
             "JAEGER_ENDPOINT": f"{LOOPBACK}:{jaeger.ports['grpc']}",
             "JAEGER_INSECURE": "false",
             **calling("JAEGER", secrets),
+            **WAITS,
+        }
+        to_prometheus = {
             "PROMETHEUS_ENDPOINT": f"https://{LOOPBACK}:{prometheus.ports['http']}/api/v1/otlp",
             "PROMETHEUS_AUTHORIZATION": BASIC,
             **calling("PROMETHEUS", secrets),
-            "BATCH_TIMEOUT": "100ms",
-            "TRACE_WAIT": "1s",
-            "TRACES_KEPT_PERCENT": "100",
         }
+        own = {**listening(secrets), "OTLP_TOKEN": TOKEN}
         sets = ("service::pipelines::traces::exporters=[otlp_grpc/jaeger]",)
-        collector = programs.collector(folder, CONFIG / "collector.yaml", ports=ports, env=env, sets=sets)
-        collector = start(with_second_file(collector, "secure.yaml", {**listening(secrets), "OTLP_TOKEN": TOKEN}))
-        names = {"jaeger": jaeger, "alertmanager": alertmanager, "prometheus": prometheus, "collector": collector}
-        yield Locked(secrets=secrets, programs=names)
+
+        def collector(name: str, env: Mapping[str, str], **more: Any) -> Running:
+            program = programs.collector(folder, CONFIG / f"{name}.yaml", name=name, env=env, **more)
+            return start(with_second_file(program, "secure.yaml", own))
+
+        gateway = collector("gateway", to_jaeger, sets=sets)
+        to_gateway = {
+            "GATEWAY_HOST": LOOPBACK,
+            "GATEWAY_PORT": str(gateway.ports["grpc"]),
+            "GATEWAY_INSECURE": "false",
+            "GATEWAY_SERVER_NAME": certificates.SERVER_NAME,
+            "GATEWAY_AUTHORIZATION": f"Bearer {TOKEN}",
+            **calling("GATEWAY", secrets),
+            "BATCH_TIMEOUT": "100ms",
+        }
+        yield Locked(
+            secrets=secrets,
+            programs={
+                "jaeger": jaeger,
+                "alertmanager": alertmanager,
+                "prometheus": prometheus,
+                "collector": collector("collector", {**to_jaeger, **to_prometheus}, ports=ports, sets=sets),
+                "agent": collector("agent", {**to_gateway, **to_prometheus}),
+            },
+        )
 
 
-def serve(locked: Locked) -> None:
-    """Be a server that is configured by the variables of OpenTelemetry alone, and serve the load `steady`."""
+def serve(locked: Locked, way: str) -> None:
+    """Be a server that is configured by the variables of OpenTelemetry alone, and serve the load `steady`.
+
+    ``way``: the Collector it sends to; the server has the same name.
+    """
     files = {"CERTIFICATE": "ca.pem", "CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "client.key"}
     env = {
-        "OTEL_SERVICE_NAME": JOB,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://{LOOPBACK}:{locked.programs['collector'].ports['grpc']}",
+        "OTEL_SERVICE_NAME": way,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://{LOOPBACK}:{locked.programs[way].ports['grpc']}",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
         "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{TOKEN}",
         **{f"OTEL_EXPORTER_OTLP_{name}": str(locked.secrets / file) for name, file in files.items()},
@@ -152,14 +177,18 @@ def serve(locked: Locked) -> None:
     subprocess.run(command, env={**os.environ, **env}, input=b"", check=True, capture_output=True, timeout=120)
 
 
-def test_telemetry_and_alerts_pass_where_everything_is_locked(locked: Locked) -> None:
-    """Traces are in Jaeger, metrics in Prometheus, which scrapes itself over TLS, and its alert is in Alertmanager."""
-    serve(locked)
+@pytest.mark.parametrize("way", ["collector", "agent"])
+def test_telemetry_and_alerts_pass_where_everything_is_locked(locked: Locked, way: str) -> None:
+    """Traces are in Jaeger, metrics in Prometheus, which scrapes itself over TLS, and its alert is in Alertmanager.
+
+    By the one Collector, and by an agent and a gateway.
+    """
+    serve(locked, way)
 
     def arrived() -> None:
-        form = {"service": JOB, "limit": "1000", "lookback": "1h"}
+        form = {"service": way, "limit": "1000", "lookback": "1h"}
         traces = len(locked.get("jaeger", "query", "/api/traces", form)["data"])
-        requests = locked.value(f'sum(last_over_time(inference_requests_total{{job="{JOB}"}}[1h]))')
+        requests = locked.value(f'sum(last_over_time(inference_requests_total{{job="{way}"}}[1h]))')
         scraped = locked.value('up{job="prometheus"}')
         alerts = {alert["labels"]["alertname"] for alert in locked.get("alertmanager", "http", "/api/v2/alerts")}
         seen = (traces, requests, scraped, "InferenceTraceBackendDown" in alerts)
