@@ -183,6 +183,12 @@ def table() -> Iterable[str]:
         "`otel-lifecycle export`, `otel-lifecycle sql` and `otel_lifecycle.read_requests()` give one row for each "
         "request, with these columns.\n"
     )
+    yield (
+        f"This is version {schema.VERSION} of the table. It grows when a column is removed, renamed or gets another "
+        f"meaning. An export states it: Parquet as the metadata `{schema.VERSION_KEY}`, Perfetto in `otherData`; CSV "
+        "and JSON Lines have no place for it. A Parquet file with these columns goes back into the table unchanged; "
+        "a file of a newer version is refused.\n"
+    )
     yield schema.markdown().replace("\n### ", "\n## ").replace("### ", "## ", 1)
 
 

@@ -2,7 +2,8 @@
 
     sources      bytes -> spans, counting what could not be read
     requests     a span -> one request
-    evidence     requests -> a workload, in bounded memory
+    table        a request -> its row of the table, which users can export and ask
+    analysis     the table -> the figures of a workload, in SQL
     diagnosis    a workload -> the next place to look
     comparison   two workloads -> a verdict per figure
     render       any of them -> terminal, JSON, CSV, HTML; with `events` (raw logs) and `trace` (one request) beside

@@ -21,8 +21,6 @@ from otel_lifecycle._cli.sources.tally import MAX_NOTES, ReadingTally
 from otel_lifecycle._cli.table.row import row_of_span
 from otel_lifecycle._cli.table.store import RequestTable
 
-# Each group has its own row of a table; the rest is grouped as ``_OTHER``.
-MAX_GROUPS: Final = 50
 MAX_ABNORMAL: Final = 1000
 MAX_ALIKE: Final = 50
 """Abnormal requests kept one by one for each outcome, stage and reason; their numbers stay exact."""

@@ -34,10 +34,10 @@ class Gauges:
     def __init__(self) -> None:
         self._processes: dict[str, Process] = {}
 
-    def take(self, instance: str, metric: ProtoMetric, now: float) -> bool:
-        """Take a metric of a process, named by its resource; return whether it is one of those shown here."""
+    def take(self, instance: str, metric: ProtoMetric, now: float) -> None:
+        """Take a metric of a process, named by its resource; only those shown here are kept."""
         if metric.name not in _READ:
-            return False
+            return
         process = self._processes.get(instance)
         if process is None:
             if len(self._processes) >= MAX_PROCESSES:
@@ -45,7 +45,6 @@ class Gauges:
             process = self._processes[instance] = Process(now)
         process.seen = now
         _READ[metric.name](process, metric)
-        return True
 
     def in_flight(self, now: float) -> dict[str, int] | None:
         """Return the number of requests by stage; None if no process reports it."""

@@ -131,8 +131,7 @@ class Receiver:
             instance = batch.resource.SerializeToString(deterministic=True).hex()
             for scope in batch.scope_metrics:
                 for metric in scope.metrics:
-                    if not self.gauges.take(instance, metric, now) and scope.scope.name != semconv.SCOPE:
-                        self.unread.metric()
+                    self.gauges.take(instance, metric, now)
 
     def _logs(self, message: bytes) -> None:
         self.unread.logs()

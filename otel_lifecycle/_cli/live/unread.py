@@ -36,7 +36,6 @@ class UnreadTelemetry:
         self._unjudged = 0
         self._broken = 0
         self._logs = 0
-        self._other_metrics = 0
 
     def span(self, scope: str, *, model_call: bool, ours: bool) -> None:
         """Count a span that is neither a request nor a stage of one."""
@@ -54,10 +53,6 @@ class UnreadTelemetry:
     def logs(self) -> None:
         """Count a batch of logs."""
         self._logs += 1
-
-    def metric(self) -> None:
-        """Count a metric that is not ours."""
-        self._other_metrics += 1
 
     def lines(self, rows: int, counted: int) -> list[Unread]:
         """Return the lines to show; ``rows``: requests with a span, ``counted``: requests that metrics counted."""

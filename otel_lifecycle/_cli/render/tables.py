@@ -39,7 +39,7 @@ class Table:
 
 
 def report_tables(report: Document, limit: int) -> list[Table]:
-    """Return the tables of a report: the five rows of evidence, then the rest."""
+    """Return the tables of a report, the most important first."""
     tables = [
         abnormal_kinds(report),
         abnormal_requests(report, limit),
@@ -154,15 +154,11 @@ def latency(report: Document) -> Table:
         rows.append(("ITL", *_figures(told["itl"], "gap")))
     within = told["itl_within_requests"]
     rows += [(name, *_figures(within[key], "request")) for key, name in WITHIN_NAMES.items() if within[key]["count"]]
-    # The reader must know whether a quantile is of all samples or of a sketch.
-    exact = "quantiles exact" if report["exact"] else f"quantiles within ± {share(report['relative_error'])}"
-    if report["exact"] and told["itl"]["relative_error"]:
-        exact += f", of ITL within ± {share(told['itl']['relative_error'])}"
     return Table(
         title="User latency",
         columns=("latency", "mean", *FIGURES, "max", "samples"),
         rows=tuple(rows),
-        note=f"each over the requests that have it; {exact}",
+        note="each over the requests that have it; quantiles exact",
     )
 
 
