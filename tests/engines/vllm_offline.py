@@ -1,4 +1,4 @@
-"""vLLM's offline ``LLM`` with the drop-in: ``python -m tests.engines.vllm_offline MODEL generate|embed OUT``.
+"""vLLM's offline ``LLM`` with the drop-in: ``python -m tests.engines.vllm_offline MODEL generate|embed|engines OUT``.
 
 Writes what the engine returned and what the spans say, as JSON.
 """
@@ -13,6 +13,9 @@ from typing import Any
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from vllm import LLM, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.engine.output_processor import OutputProcessor
 
 from otel_lifecycle import configure
 from otel_lifecycle.integrations import vllm as drop_in
@@ -26,6 +29,7 @@ OPTIONS: dict[str, Any] = {
     # An LLM switches them off, and without them the engine core tells neither of queue nor of preemption.
     "disable_log_stats": False,
 }
+NAMES = {name for kind in (OutputProcessor, AsyncLLM, LLMEngine) for name in vars(kind)}
 PROMPTS = [f"the quick brown fox number {i} jumps over a lazy dog" for i in range(24)]
 
 
@@ -34,8 +38,15 @@ def run(model: str, task: str) -> dict[str, Any]:
     exporter = InMemorySpanExporter()
     configure(service_name="offline")
     _export_to(exporter)
-    drop_in.instrument()
-    if task == "embed":
+    before = _methods()
+    assert drop_in.instrument()
+    assert _methods() != before
+    if task == "engines":
+        # Two engines of one model in one process: each is its own.
+        llms = [LLM(model, runner="pooling", convert="embed", **OPTIONS) for _ in range(2)]
+        answers: Any = [answer for llm in llms for answer in llm.embed(PROMPTS[:2])]
+        tokens = 0
+    elif task == "embed":
         llm = LLM(model, runner="pooling", convert="embed", **OPTIONS)
         answers = llm.embed(PROMPTS)
         tokens = 0
@@ -43,6 +54,7 @@ def run(model: str, task: str) -> dict[str, Any]:
         llm = LLM(model, **OPTIONS)
         answers = llm.generate(PROMPTS, SamplingParams(max_tokens=12, n=2, temperature=1.0))
         tokens = sum(len(choice.token_ids) for answer in answers for choice in answer.outputs)
+    drop_in.uninstrument()
     spans: list[dict[str, Any]] = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
     ours = [attributes for attributes in spans if "inference.outcome" in attributes]
     return {
@@ -55,8 +67,15 @@ def run(model: str, task: str) -> dict[str, Any]:
             "with_queue": sum("inference.queue_wait" in one for one in ours),
             "with_prefill": sum("inference.prefill" in one for one in ours),
             "operations": sorted({one["gen_ai.operation.name"] for one in ours}),
+            "engines": len({one["inference.engine"] for one in ours}),
+            "left_changed": sum(now is not then for now, then in zip(_methods(), before, strict=True)),
         },
     }
+
+
+def _methods() -> list[object]:
+    """Return every attribute of the classes that the drop-in changes."""
+    return [vars(kind).get(name) for kind in (OutputProcessor, AsyncLLM, LLMEngine) for name in sorted(NAMES)]
 
 
 def _export_to(exporter: InMemorySpanExporter) -> None:

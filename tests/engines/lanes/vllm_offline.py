@@ -28,7 +28,7 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
     model = scratch / "model"
     make_model(python, model)
     outcome = Outcome(engine="vLLM offline", version=version)
-    for task in ("generate", "embed"):
+    for task in ("generate", "embed", "engines"):
         told = _run_task(python, model, task, scratch)
         engine, ours = told["engine"], told["ours"]
         outcome.figures += [
@@ -38,6 +38,8 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
             Figure(name=f"{task}: with a queue", engine=engine["requests"], ours=ours["with_queue"]),
             Figure(name=f"{task}: with a prefill", engine=engine["requests"], ours=ours["with_prefill"]),
             Figure(name=f"{task}: violations", engine=0, ours=ours["violations"]),
+            Figure(name=f"{task}: engines", engine=2 if task == "engines" else 1, ours=ours["engines"]),
+            Figure(name=f"{task}: methods that uninstrument() left changed", engine=0, ours=ours["left_changed"]),
         ]
     return outcome
 
