@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from tests.engines.install import ROOT, engines_dir
 
-ORDER: Final = ("vllm", "vllm-0.16.0", "vllm-0.12.0", "vllm-interference", "sglang", "transformers", "openvino")
+ORDER: Final = (
+    "vllm",
+    "vllm-offline",
+    "vllm-interference",
+    "sglang",
+    "transformers",
+    "transformers-serve",
+    "openvino",
+    "ollama",
+)
 HEAD: Final = """# What the engines say, and what we say
 
 Each table is one run of a lane of `make test-engines`: the engine's own figure, ours, and the difference. The engines
@@ -27,7 +36,8 @@ def _section(outcome: dict[str, Any]) -> str:
     lines = [f"## {outcome['engine']} {outcome['version']}", ""]
     lines += ["| figure | engine | ours | difference | allowed | holds |", "|---|---:|---:|---:|---:|---|"]
     lines += [_row(figure) for figure in outcome["figures"]]
-    lines += ["", "The load: " + ", ".join(f"{one['count']} {one['name']}" for one in outcome["floors"]) + "."]
+    load = ", ".join(f"{one['count']} {one['name']}" for one in outcome["floors"])
+    lines += ["", *([f"The load: {load}."] if load else [])]
     lines += [f"- {note}" for note in outcome["notes"]]
     return "\n".join(lines) + "\n"
 
