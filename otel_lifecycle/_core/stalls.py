@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import sub
+from itertools import compress, count, pairwise, repeat
+from operator import gt, sub
 from typing import Final
 
 from otel_lifecycle._core.timeline import Timeline
@@ -101,7 +101,9 @@ def _long_gaps(log: Log, above: Time) -> list[tuple[Time, Time]]:
             # Live marks of racing threads, out of order.
             log = sorted(log)
             gaps = list(map(sub, log[1:], log))
-        return [(log[place], log[place + 1]) for place, gap in enumerate(gaps) if gap > above]
+        # At C speed too: a look at each gap costs more than all the rest of a request of 16,000 tokens.
+        places = compress(count(), map(gt, gaps, repeat(above)))
+        return [(log[place], log[place + 1]) for place in places]
     except TypeError:
         # Chunks or unknown times among them: only bare neighbours bound a gap.
         bare = type(None), tuple
