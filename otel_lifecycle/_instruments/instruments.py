@@ -26,7 +26,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
-from otel_lifecycle._instruments.buffer import FoldBuffer
+from otel_lifecycle._instruments.buffer import SORTED, FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
 from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combination, LabelSets, MetricColumns
@@ -82,11 +82,18 @@ class Instruments:
 
         ``convention``: the server metrics of the GenAI convention, too.
         """
-        self._buffer.put(FinishedRequest(finished, verdict, now_in(context), convention), len(verdict.output_gaps))
+        value = FinishedRequest(finished, verdict, now_in(context), convention)
+        self._buffer.put(value, self._of_sorted(len(verdict.output_gaps)))
 
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""
-        self._buffer.put(UsualRequest(end, span, time_ns(), rules, verdict), len(end.log or ()))
+        gaps = len(end.log or ())
+        value = UsualRequest(end, span, time_ns(), rules, verdict)
+        self._buffer.put(value, gaps if verdict is None else self._of_sorted(gaps))
+
+    def _of_sorted(self, gaps: int) -> int:
+        """Return what so many sorted gaps count in the buffer."""
+        return gaps // SORTED if self._gaps.bulk else gaps
 
     def gaps(self, gaps: Sequence[int], labels: RequestLabels, context: Context | None) -> None:
         """Take inter-token gaps of a stream that goes on, nanoseconds."""

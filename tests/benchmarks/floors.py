@@ -31,7 +31,7 @@ EVENTS: Final = ("arrive", "admit", "input_ready", "first_token", "complete")
 STAGES: Final = ("queue", "preprocessing", "prefill", "decode")
 DURATIONS: Final = (semconv.QUEUE_WAIT, semconv.PREPROCESSING, semconv.PREFILL, semconv.DECODE_TIME)
 # Alone on its engine: the same for every request of this program.
-COMPANY: Final = {
+COMPANY: Final[dict[str, Any]] = {
     semconv.QUEUE_AHEAD: 0,
     semconv.QUEUE_RUNNING: 0,
     semconv.COMPANY_PREFILL: 0.0,
