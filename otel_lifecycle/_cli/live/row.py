@@ -10,7 +10,7 @@ import orjson
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
-from otel_lifecycle._cli.violations import findings
+from otel_lifecycle._cli.violations import Violated, findings
 
 TENANT: Final = (semconv.TENANT, "tenant.id", "enduser.id")
 """Attributes in which servers write the tenant of a request; the first one present counts."""
@@ -27,17 +27,6 @@ STALL_CAUSES: Final = {
 }
 NOISE: Final = 1e-6
 """Seconds: a smaller rest beside the stages is rounding."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A violation of one request: its kind, where it came, the rule it broke, and how often."""
-
-    kind: str
-    state: str | None
-    event: str | None
-    rule: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +48,7 @@ class LiveRow:
     queue_by: tuple[float | None, ...]
     stall_by: tuple[float | None, ...]
     stall: float | None
-    rules: tuple[Rule, ...]
+    rules: tuple[Violated, ...]
     packed: bytes
 
 
@@ -67,7 +56,7 @@ def row_of(number: int, request: SeenRequest) -> LiveRow:
     """Return the row of a request; ``number`` is larger than that of every row before."""
     own = request.attributes
     stages = tuple(request.seconds.get(STAGE_METRIC[stage]) for stage in STAGES)
-    rules = () if not request.breaches else tuple(_rules(request))
+    rules = tuple(findings(request))
     return LiveRow(
         number=number,
         trace_id=request.trace_id,
@@ -84,13 +73,6 @@ def row_of(number: int, request: SeenRequest) -> LiveRow:
         rules=rules,
         packed=_packed(number, request, stages, bool(rules)),
     )
-
-
-def _rules(request: SeenRequest) -> list[Rule]:
-    return [
-        Rule(kind=one.kind, state=one.state, event=one.event, rule=one.rule, count=one.count)
-        for one in findings(request)
-    ]
 
 
 def _packed(number: int, request: SeenRequest, stages: tuple[float | None, ...], broke: bool) -> bytes:

@@ -98,17 +98,10 @@ def _request(span: Span, judged: Judged) -> SeenRequest:
         bottleneck=_text(own.get(semconv.BOTTLENECK)),
         dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
         itl=_numbers(own, _ITL),
-        gaps=judged.gaps or offset_gaps(own),
         marks=_marks(span, arrival),
         input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         output_tokens=_output_tokens(own),
-        preempted=_number(own.get(semconv.PREEMPTED)),
-        preemptions=_whole(own.get(semconv.PREEMPTIONS)) or 0,
-        # Our spans end before late tokens are known; the metric counts those.
-        wasted=judged.wasted,
-        disconnected=bool(own.get(semconv.CLIENT_DISCONNECTED)),
         legal=_flag(own.get(semconv.LEGAL)),
-        slo_met=_flag(own.get(semconv.SLO_MET)),
         breaches=judged.breaches,
         links=span.links,
     )

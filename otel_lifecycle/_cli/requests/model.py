@@ -45,8 +45,8 @@ class SeenRequest:
 
     ``attributes`` are those of the span over those of its resource.  ``seconds``: the durations that are known.
     ``shares``: of every stage, where the request completed with each boundary.  ``itl``: p50, p95, p99 and max of its
-    gaps, as far as known; ``gaps``: every one, where the span tells.  ``marks``: (event, seconds after arrival) of the
-    boundaries.  ``legal``: None where it is unknown (events were dropped).  ``links``: the span's.
+    gaps, as far as known.  ``marks``: (event, seconds after arrival) of the boundaries.  ``legal``: None where it is
+    unknown (events were dropped).  ``links``: the span's.
     """
 
     trace_id: str
@@ -63,26 +63,9 @@ class SeenRequest:
     bottleneck: str | None
     dominant_share: float | None
     itl: Mapping[str, float]
-    gaps: tuple[float, ...]
     marks: tuple[tuple[str, float], ...]
     input_tokens: int | None
     output_tokens: int | None
-    preempted: float | None
-    preemptions: int
-    wasted: int
-    disconnected: bool
     legal: bool | None
-    slo_met: bool | None
     breaches: tuple[Breach, ...]
     links: tuple[SpanLink, ...] = ()
-
-    @property
-    def role(self) -> str:
-        """The part of a request that this process played; only ``whole`` ones count as requests."""
-        # Foreign spans have neither attribute: the usual case is assumed, as in a live process.
-        return str(self.attributes.get("inference.request.role") or "whole")
-
-    @property
-    def traffic(self) -> str:
-        """The kind of traffic: ``live``, or what was kept apart from it, such as a warm-up."""
-        return str(self.attributes.get("inference.traffic") or "live")
