@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,17 +172,7 @@ def permutation_p(baseline: Blocked, candidate: Blocked) -> float | None:
         return np.asarray(right - left, dtype=np.float64)
 
     numbers = np.arange(baseline.blocks + candidate.blocks)
-    found = stats.permutation_test(
-        (numbers[: baseline.blocks], numbers[baseline.blocks :]),
-        difference,
-        permutation_type="independent",
-        vectorized=True,
-        n_resamples=9999,
-        batch=1000,
-        # A fixed seed, so that the same files give the same verdict.
-        rng=np.random.default_rng(0),
-    )
-    return float(found.pvalue)
+    return _permuted((numbers[: baseline.blocks], numbers[baseline.blocks :]), difference, "independent")
 
 
 def paired_p(baseline: Blocked, candidate: Blocked) -> float | None:
@@ -196,10 +186,16 @@ def paired_p(baseline: Blocked, candidate: Blocked) -> float | None:
     def difference(one: Floats, other: Floats, axis: int) -> Floats:
         return np.asarray((other - one).mean(axis=axis), dtype=np.float64)
 
+    return _permuted((baseline.sums(), candidate.sums()), difference, "samples")
+
+
+def _permuted(
+    sides: tuple[Any, Any], difference: Callable[..., Floats], kind: Literal["independent", "samples"]
+) -> float:
     found = stats.permutation_test(
-        (baseline.sums(), candidate.sums()),
+        sides,
         difference,
-        permutation_type="samples",
+        permutation_type=kind,
         vectorized=True,
         n_resamples=9999,
         batch=1000,

@@ -30,50 +30,34 @@ class Plot:
     def _row(self, value: float) -> float:
         return TOP + (1 - self._y.at(value)) * self._height
 
+    def _column(
+        self, left: float, right: float, place: tuple[float, float], kind: str, tip: str | None, least: float = 0.0
+    ) -> Markup:
+        """Return a rectangle between two values of x; ``place``: its top and height in pixels."""
+        start, end = self._x.at(left), self._x.at(right)
+        top, height = place
+        return element(
+            "rect",
+            x=share_of(start),
+            width=share_of(max(end - start, least)),
+            y=f"{top:.1f}",
+            height=f"{max(height, 0):.1f}",
+            class_=kind,
+            data_tip=tip,
+        )
+
     def box(self, left: float, right: float, low: float, high: float, shade: str, tip: str | None = None) -> None:
         """Add a rectangle between two values of each axis."""
-        start, end = self._x.at(left), self._x.at(right)
-        self._marks.append(
-            element(
-                "rect",
-                x=share_of(start),
-                width=share_of(max(end - start, 0.0)),
-                y=f"{self._row(high):.1f}",
-                height=f"{max(self._row(low) - self._row(high), 0):.1f}",
-                class_=f"s-{shade}",
-                data_tip=tip,
-            )
-        )
+        place = (self._row(high), self._row(low) - self._row(high))
+        self._marks.append(self._column(left, right, place, f"s-{shade}", tip))
 
     def target(self, left: float, right: float, tip: str) -> None:
         """Add a column of the whole height that is not seen, only explained."""
-        start, end = self._x.at(left), self._x.at(right)
-        self._over.append(
-            element(
-                "rect",
-                x=share_of(start),
-                width=share_of(end - start),
-                y="0",
-                height=f"{TOP + self._height:.1f}",
-                class_="target",
-                data_tip=tip,
-            )
-        )
+        self._over.append(self._column(left, right, (0, TOP + self._height), "target", tip))
 
     def band(self, left: float, right: float, tip: str | None = None) -> None:
         """Add a band of the whole height."""
-        start, end = self._x.at(left), self._x.at(right)
-        self._marks.append(
-            element(
-                "rect",
-                x=share_of(start),
-                width=share_of(max(end - start, 0.002)),
-                y=f"{TOP:.1f}",
-                height=f"{self._height:.1f}",
-                class_="band",
-                data_tip=tip,
-            )
-        )
+        self._marks.append(self._column(left, right, (TOP, self._height), "band", tip, least=0.002))
 
     def upright(self, at: float, text: str, level: int = 0) -> None:
         """Add a dashed line at a value of x, with its name beside it, ``level`` lines from the top."""

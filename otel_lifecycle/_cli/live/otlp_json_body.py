@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -22,20 +23,24 @@ IDS: Final = frozenset({"traceId", "spanId", "parentSpanId", "trace_id", "span_i
 def to_protobuf(signal: Signal, body: bytes) -> bytes:
     """Return the message of a JSON body; ValueError if it is none."""
     try:
-        made = ParseDict(_with_base64(orjson.loads(body)), MESSAGES[signal](), ignore_unknown_fields=True)
+        made = ParseDict(with_ids(orjson.loads(body), _base64), MESSAGES[signal](), ignore_unknown_fields=True)
     # The body comes from outside: its nesting can exceed the recursion limit, and orjson's own limit is higher.
     except (ParseError, orjson.JSONDecodeError, TypeError, RecursionError) as error:
         raise ValueError(f"this is not an OTLP message of {signal} in JSON") from error
     return made.SerializeToString()
 
 
-def _with_base64(document: Any) -> Any:
-    """Return a document with base64 ids, as protobuf's own JSON form has them; OTLP writes them in hex."""
+def with_ids(document: Any, convert: Callable[[str], str]) -> Any:
+    """Return a document with its ids in another form: protobuf's own JSON has them in base64, OTLP's in hex."""
     if isinstance(document, list):
-        return [_with_base64(item) for item in document]
+        return [with_ids(item, convert) for item in document]
     if not isinstance(document, dict):
         return document
     return {
-        key: b64encode(bytes.fromhex(value)).decode() if key in IDS and isinstance(value, str) else _with_base64(value)
+        key: convert(value) if key in IDS and isinstance(value, str) else with_ids(value, convert)
         for key, value in document.items()
     }
+
+
+def _base64(identifier: str) -> str:
+    return b64encode(bytes.fromhex(identifier)).decode()

@@ -13,7 +13,7 @@ import zstandard
 from google.protobuf.json_format import MessageToDict
 
 from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.live.otlp_json_body import IDS, MESSAGES
+from otel_lifecycle._cli.live.otlp_json_body import MESSAGES, with_ids
 from otel_lifecycle._cli.live.receiver import Signal
 
 LARGEST: Final = 512 * 2**20
@@ -103,16 +103,8 @@ def json_line(signal: Signal, message: bytes) -> bytes:
     """Return a message as a line of OTLP JSON."""
     # OTLP JSON allows enums as integers only.
     document = MessageToDict(MESSAGES[signal].FromString(message), use_integers_for_enums=True)
-    return orjson.dumps(_with_hex(document), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(with_ids(document, _hex), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _with_hex(document: Any) -> Any:
-    """Return a document with hex ids, as OTLP has them; protobuf's own JSON form has base64."""
-    if isinstance(document, list):
-        return [_with_hex(item) for item in document]
-    if not isinstance(document, dict):
-        return document
-    return {
-        key: b64decode(value).hex() if key in IDS and isinstance(value, str) else _with_hex(value)
-        for key, value in document.items()
-    }
+def _hex(identifier: str) -> str:
+    return b64decode(identifier).hex()
