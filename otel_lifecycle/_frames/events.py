@@ -38,13 +38,15 @@ class EventReader:
     :meth:`feed` returns the frames that a piece finished, :meth:`finish` what the end of the stream finishes.
     """
 
-    __slots__ = ("_attempts", "_bare", "_data", "_decode", "_held", "_skip_newline", "_spoilt", "_tail")
+    __slots__ = ("_attempts", "_bare", "_data", "_data_size", "_decode", "_held", "_skip_newline", "_spoilt", "_tail")
 
     def __init__(self) -> None:
         # Incremental, because a piece may end within a character; "replace", so that one bad byte costs only itself.
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._tail: list[str] = []
         self._data: list[str] = []
+        # Kept beside the list: adding it up at each line made a document of many short lines cost their square.
+        self._data_size = 0
         self._held = 0
         self._attempts = 0
         self._skip_newline = False
@@ -83,7 +85,7 @@ class EventReader:
     def _take_tail(self) -> str:
         """Return the line that has ended; it is held as data from now on, if at all."""
         line, self._tail = "".join(self._tail), []
-        self._held = sum(map(len, self._data)) if line else self._held
+        self._held = self._data_size if line else self._held
         return line
 
     def _hold(self, rest: str, frames: list[Frame]) -> None:
@@ -127,6 +129,7 @@ class EventReader:
 
     def _take_data(self, value: str, frames: list[Frame]) -> None:
         self._data.append(value)
+        self._data_size += len(value)
         self._held += len(value)
         if self._held > MAX_HELD:
             self._spoil(frames)
@@ -146,7 +149,7 @@ class EventReader:
 
     def _reset(self) -> None:
         self._data = []
-        self._held = self._attempts = 0
+        self._held = self._data_size = self._attempts = 0
         self._bare = self._spoilt = False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -109,6 +110,24 @@ def test_an_event_that_comes_byte_by_byte_is_parsed_a_bounded_number_of_times(pa
         feed(character)
     assert sum(parsed) <= 17 * len(read)
     assert feed._counted == {0: 1}
+
+
+def cost(text: str) -> float:
+    """Return the least CPU time of three readings of a message, so that other threads' work does not count."""
+    times = []
+    for _ in range(3):
+        began = process_time()
+        FrameFeed(_Nothing())(text)
+        times.append(process_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize("line", ["1\n", "{\n", "[]\n", "data:{\n"])
+def test_short_lines_in_one_message_cost_what_their_length_costs(parsed: list[int], line: str) -> None:
+    """Four times as many lines, of a document that never ends or of none, cost less than eight times as much."""
+    count = 2**14 // len(line)
+    assert cost(line * 4 * count) < 8 * cost(line * count)
+    assert parsed == []
 
 
 def test_what_is_held_of_an_event_is_bounded() -> None:

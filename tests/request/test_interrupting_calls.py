@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
 import pytest
 
 import otel_lifecycle as lifecycle
-from otel_lifecycle._runtime import runtime
+from otel_lifecycle._runtime import MAX_FOREIGN_SEEN, Runtime, runtime
 from tests.support.plain import Point
 from tests.support.telemetry import Telemetry
 
@@ -137,3 +139,74 @@ def test_every_token_is_counted_once(make_telemetry: Callable[..., Telemetry], o
         total = sum(point["value"] or 0 for point in telemetry.points("inference.tokens"))
         assert total == marked(outer, inner), number
         telemetry.shutdown()
+
+
+class Elsewhere:
+    """Makes a call on another thread, and goes on after a moment if that thread waits for this one."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.threads: list[Thread] = []
+
+    def __call__(self, request: Any) -> None:
+        """Call."""
+        thread = Thread(target=self.call, args=(request,), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        thread.join(0.2)
+
+    def wait(self) -> None:
+        """Wait for every call."""
+        for thread in self.threads:
+            thread.join(60)
+
+
+# A prime: the lines tried are not those of one loop.
+@pytest.mark.parametrize("every", [37, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("end", ["complete", "cancel"])
+def test_a_mark_of_another_thread_at_a_line_of_an_end(
+    make_telemetry: Callable[..., Telemetry], end: str, every: int
+) -> None:
+    """A backend marks a choice of its own while the server ends the request: it is counted, and so is each token."""
+    for number in itertools.count(1, every):
+        telemetry, mark = make_telemetry(), Elsewhere(lambda request: request.token(2, 1))
+        done, _ = interrupted(telemetry, CALLS[end], mark, number)
+        mark.wait()
+        if not done:
+            break
+        runtime().housekeep(now=True)
+        points = telemetry.points()
+        counted = [point["value"] for point in points if point["metric"] == "inference.requests"]
+        assert (counted, tokens(points, "output") + tokens(points, "wasted")) == ([1], 3), number
+        telemetry.shutdown()
+    assert number > 1
+
+
+def injected(number: int, outer: Callable[[], bool], inner: Callable[[], bool]) -> tuple[bool, list[bool]]:
+    """Make the outer call with the inner one at that line; return whether it was made, and what both returned."""
+    found: list[bool] = []
+    injector = Injector(number, lambda: found.append(inner()))
+    before = sys.gettrace()
+    sys.settrace(injector)
+    try:
+        found.append(outer())
+    finally:
+        sys.settrace(before)
+    return injector.done, found
+
+
+@pytest.mark.parametrize("remembered", [0, MAX_FOREIGN_SEEN], ids=["empty", "full"])
+def test_two_who_see_a_foreign_span_at_once(remembered: int) -> None:
+    """At whatever line they meet, one of them is the first; two spans at once are both new, and memory is bounded."""
+    for number in itertools.count(1):
+        seen = Runtime()
+        for span in range(remembered):
+            seen.first_sight(1, span)
+        done, found = injected(number, partial(seen.first_sight, 2, 7), partial(seen.first_sight, 2, 7))
+        if not done:
+            break
+        assert sorted(found) == [False, True], number
+        _, found = injected(number, partial(seen.first_sight, 3, 1), partial(seen.first_sight, 3, 2))
+        assert found == [True, True], number
+        assert len(seen._foreign_seen) == len(seen._foreign_order) <= MAX_FOREIGN_SEEN
+    assert number > 3
