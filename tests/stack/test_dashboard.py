@@ -214,6 +214,15 @@ def test_links_lead_to_sections_and_to_searches_that_are_documented() -> None:
             assert name in known or name.removesuffix("ttft") in known
 
 
+def test_every_panel_that_an_alert_or_a_runbook_names_is_there() -> None:
+    """Those named in the summaries of the rules, and in italics in README.md."""
+    rules = "".join(path.read_text() for path in (CONFIG / "rules").glob("*.yaml"))
+    named = set(re.findall(r"the panel ([A-Z][\w ]+?)[.;]", rules))
+    named |= set(re.findall(r"panel \*([^*]+)\*", (CONFIG / "README.md").read_text().replace("\n", " ")))
+    assert len(named) > 2
+    assert named - {panel["title"] for panel in PANELS} == set()
+
+
 def test_only_what_is_looked_at_first_is_unfolded() -> None:
     """The state of now and its reasons; a folded row asks Prometheus nothing."""
     rows = [panel for panel in BOARD["panels"] if panel["type"] == "row"]
