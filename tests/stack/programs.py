@@ -190,7 +190,7 @@ def prometheus(folder: Path, targets: Mapping[str, str], source: str = "promethe
             "--enable-feature=exemplar-storage",
             f"--query.lookback-delta={overlay.scaled('5m')}",
             # An alert that is not sent again for four times this long resolves in Alertmanager.
-            f"--rules.alert.resend-delay={overlay.scaled('1m')}",
+            f"--rules.alert.resend-delay={overlay.scaled('2m')}",
         ],
         env={},
         folder=folder,

@@ -196,8 +196,8 @@ def test_every_setting_is_in_the_readme() -> None:
 
 
 def test_compose_gives_the_tested_flags(project: Any) -> None:
-    """Prometheus has its OTLP receiver and its exemplar storage on."""
-    wanted = {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"}
+    """Prometheus has its OTLP receiver and its exemplar storage on, and alerts outlast its restart."""
+    wanted = {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage", "--rules.alert.resend-delay=2m"}
     assert wanted <= set(project["services"]["prometheus"]["command"])
 
 

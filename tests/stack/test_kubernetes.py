@@ -202,6 +202,7 @@ def test_prometheus_takes_what_the_agents_push() -> None:
     spec, file = prometheus["spec"], yaml.safe_load((CONFIG / "prometheus.yaml").read_text())
     assert spec["enableOTLPReceiver"] is True
     assert spec["enableFeatures"] == ["exemplar-storage"]
+    assert spec["rules"]["alert"]["resendDelay"] == "2m"
     assert spec["otlp"]["promoteResourceAttributes"] == file["otlp"]["promote_resource_attributes"]
     assert spec["tsdb"]["outOfOrderTimeWindow"] == file["storage"]["tsdb"]["out_of_order_time_window"]
     assert spec["exemplars"]["maxSize"] == file["storage"]["exemplars"]["max_exemplars"]
