@@ -209,17 +209,19 @@ def _step_at(requests: Iterable[Request], at_ns: AtNs, counts: Iterable[int | No
 
 def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
     """Mark one token for each request at a given time: an append where nothing about it has to be judged."""
+    now = perf_counter_ns()
     epoch = at_ns if type(at_ns) is int else None
     # One reading of a monotonic clock serves all; an epoch time is placed on the anchor of each request.
     reading: Any = past_reading(at_ns, 0) if epoch is None else None
-    now = perf_counter_ns()
     for handle in requests:
         try:
             log: Any = handle._ts
             if epoch is not None:
                 reading = epoch - handle._tracked.state.offset
-            # A closed path, a chunk before it and a time that is none raise TypeError.
-            if log[-1] <= reading <= now:
+                if reading > now:
+                    reading = None
+            # A closed path, a chunk before it and a time that is none, or not past, raise TypeError.
+            if log[-1] <= reading:
                 log.append(reading)
                 continue
         except Exception:  # noqa: BLE001, S110  # anything else than a request may raise; the batch goes on
