@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _EVERY_S = 0.5
+_LATEST_S = 60.0
 
 
 def install(folder: Path) -> None:
@@ -48,6 +49,20 @@ def _write(path: Path, spent: list[int], names: dict[str, list[int]]) -> None:
         part.write_text(json.dumps(figures))
         part.replace(path)
         time.sleep(_EVERY_S)
+
+
+def wait_until_written(folder: Path) -> None:
+    """Return when every process that is alive has written its figures anew; TimeoutError if one does not.
+
+    On a busy machine the thread that writes them can be minutes late, and the hooks would look cheap.
+    """
+    asked, end = time.time(), time.monotonic() + _LATEST_S
+    late = {path for path in folder.glob("*.meter.json") if Path("/proc", path.name.split(".")[0]).exists()}
+    while late:
+        late = {path for path in late if path.stat().st_mtime <= asked}
+        if time.monotonic() > end:
+            raise TimeoutError(f"{len(late)} processes have not written what their hooks cost")
+        time.sleep(_EVERY_S / 5)
 
 
 def read(folder: Path) -> dict[str, int]:

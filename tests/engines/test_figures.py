@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.engines import meter
 from tests.engines.figures import Figure, Outcome
 from tests.engines.load import mix
 
@@ -49,3 +52,14 @@ def test_every_load_holds_what_the_floors_ask_for() -> None:
     assert sum(ask.tokens == 300 for ask in asks) >= 4
     assert len({ask.trace_id for ask in asks}) == 224
     assert mix(224) == asks
+
+
+def test_figures_of_hooks_are_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a living process wrote before the question is not an answer; what a dead one left is all there will be."""
+    monkeypatch.setattr(meter, "_LATEST_S", 0.3)
+    (tmp_path / "0.meter.json").write_text("{}")
+    meter.wait_until_written(tmp_path)
+    (tmp_path / f"{os.getpid()}.meter.json").write_text("{}")
+    os.utime(tmp_path / f"{os.getpid()}.meter.json", (1, 1))
+    with pytest.raises(TimeoutError, match="1 processes"):
+        meter.wait_until_written(tmp_path)

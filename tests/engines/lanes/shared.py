@@ -42,6 +42,7 @@ def run_load(server: EngineServer, target: Target, asks: Sequence[Ask], metered:
     """Drive the load; CPU counts from its start to its end."""
     before, cpu = meter.read(metered), server.cpu_seconds()
     told = asyncio.run(drive(target, asks, at_once=at_once))
+    meter.wait_until_written(metered)
     after = meter.read(metered)
     hooks = {name: after[name] - before[name] for name in after}
     return Run(told=told, engine_cpu=server.cpu_seconds() - cpu, hooks=hooks)
