@@ -37,7 +37,7 @@ def _section(outcome: dict[str, Any]) -> str:
     lines += ["| figure | engine | ours | difference | allowed | holds |", "|---|---:|---:|---:|---:|---|"]
     lines += [_row(figure) for figure in outcome["figures"]]
     load = ", ".join(f"{one['count']} {one['name']}" for one in outcome["floors"])
-    lines += ["", *([f"The load: {load}."] if load else [])]
+    lines += ["", f"The load: {load}."] if load else []
     lines += [f"- {note}" for note in outcome["notes"]]
     return "\n".join(lines) + "\n"
 
