@@ -10,6 +10,7 @@ import pytest
 from opentelemetry import trace
 
 import otel_lifecycle as lifecycle
+from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 
@@ -125,7 +126,7 @@ def test_c61_closed_from_another_task(telemetry: Telemetry, caplog: pytest.LogCa
 
     asyncio.run(main())
     outcome = telemetry.span("chat tiny")["attributes"]["inference.outcome"]
-    assert (outcome, caplog.records) == ("cancelled", [])
+    assert (outcome, logged(caplog)) == ("cancelled", [])
 
 
 def manual(telemetry: Telemetry) -> None:

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
+from tests.support.logs import logged
 from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
 from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
@@ -241,7 +242,7 @@ def test_numbers_of_any_library_are_readings(
     lifecycle.configure(endpoint=otlp_http.endpoint, resources={"cache_usage": lambda: reading})
     assert lifecycle.shutdown()
     found = sorted(point["value"] or 0 for point in otlp_http.points("inference.cache.usage"))
-    assert (found, caplog.records) == (values, [])
+    assert (found, logged(caplog)) == (values, [])
 
 
 @pytest.mark.parametrize("reading", BROKEN.values(), ids=BROKEN)
