@@ -18,8 +18,7 @@ _PLAIN: Final[Mapping[str, type]] = {
     "int": int,
     "double": float,
     "boolean": bool,
-    # The SDK stores every sequence as a tuple.
-    "string[]": tuple,
+    "string[]": list,
 }
 
 
@@ -81,8 +80,9 @@ def _fault(name: str, value: Any) -> str | None:
         return f"{name} is not in the registry"
     kind = about["type"]
     if isinstance(kind, str):
-        # A bool is an int to Python, and neither is the other on the wire.
-        return None if type(value) is _PLAIN[kind] else f"{name} is {value!r}; the registry says {kind}"
+        # A bool is an int to Python, and neither is the other on the wire.  The SDK stores a sequence as a tuple.
+        found = list if type(value) is tuple else type(value)
+        return None if found is _PLAIN[kind] else f"{name} is {value!r}; the registry says {kind}"
     members = [member["value"] for member in kind["members"]]
     return None if value in members else f"{name} is {value!r}; the registry has {', '.join(members)}"
 
