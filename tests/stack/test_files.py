@@ -125,8 +125,11 @@ def test_compose_mounts_files_that_exist(project: Any) -> None:
         CONFIG / "secure.yaml",
         CONFIG / "persistent-queue.yaml",
         CONFIG / "jaeger-secure.yaml",
-        # These two name files that only the operator has.
+        CONFIG / "compose-secure.yaml",
+        # These name files that only the operator has.
         CONFIG / "prometheus-secure.yaml",
+        CONFIG / "tempo-secure.yaml",
+        CONFIG / "datasources-secure.yaml",
         CONFIG / "web.yaml",
     }
 
@@ -214,6 +217,64 @@ def test_compose_listens_on_loopback(project: Any) -> None:
     assert published(project) == {**interfaces, **dict.fromkeys(otlp, "127.0.0.1")}
     elsewhere = project_of({**SETTINGS, "OTLP_LISTEN": "10.1.2.3"})
     assert published(elsewhere) == {**interfaces, **dict.fromkeys(otlp, "10.1.2.3")}
+
+
+SECRETS: Final = {"OTLP_TOKEN": "token", "INFERENCE_BASIC": "dTpw", "JAEGER_USERS": "u:hash"}
+
+
+def test_the_secured_compose_adds_tls_alone(project: Any) -> None:
+    """Images, ports and flags stay; every program has its certificate, and each file that it is given exists."""
+    files = [CONFIG / "compose.yaml", CONFIG / "compose-secure.yaml"]
+    secured = json.loads(run("validate", "compose", *files, env={**SETTINGS, **SECRETS}))
+    flags = {
+        "collector": {"--config=/etc/otelcol/secure.yaml"},
+        "agent": {"--config=/etc/otelcol/secure.yaml"},
+        "gateway": {"--config=/etc/otelcol/secure.yaml"},
+        "jaeger": {"--config=/etc/jaeger/jaeger-secure.yaml"},
+        "prometheus": {"--web.config.file=/etc/prometheus/secrets/web.yaml"},
+        "alertmanager": {"--web.config.file=/etc/alertmanager/secrets/web.yaml"},
+        "tempo": set(),
+        "grafana": set(),
+    }
+    for name, plain in project["services"].items():
+        service = secured["services"][name]
+        assert (service["image"], service.get("ports")) == (plain["image"], plain.get("ports")), name
+        own = {flag for flag in service.get("command") or () if "external-url" not in flag}
+        assert own - set(plain.get("command") or ()) == flags[name], name
+        mounts = {Path(mount["source"]) for mount in service["volumes"] if mount["type"] == "bind"}
+        assert CONFIG / "secrets" in mounts, name
+        assert [path for path in mounts - {CONFIG / "secrets"} if not path.exists()] == [], name
+    assert secured["services"]["agent"]["environment"]["GATEWAY_AUTHORIZATION"] == "Bearer token"
+    assert secured["services"]["collector"]["environment"]["PROMETHEUS_AUTHORIZATION"] == "Basic dTpw"
+
+
+@pytest.mark.parametrize("missing", SECRETS)
+def test_the_secured_compose_does_not_start_without_its_secrets(missing: str) -> None:
+    """It says which one is missing."""
+    env = {**SETTINGS, **{name: value for name, value in SECRETS.items() if name != missing}}
+    with pytest.raises(AssertionError, match=f"set {missing}"):
+        run("validate", "compose", CONFIG / "compose.yaml", CONFIG / "compose-secure.yaml", env=env)
+
+
+def test_the_secured_files_of_tempo_and_grafana_differ_by_their_secrets_alone() -> None:
+    """Ports, storage and data sources are those of the plain files; every address is https."""
+    plain, secured = (yaml.safe_load((CONFIG / f"{name}.yaml").read_text()) for name in ("tempo", "tempo-secure"))
+    del secured["server"]["http_tls_config"], secured["distributor"]["receivers"]["otlp"]["protocols"]["grpc"]["tls"]
+    assert secured == plain
+    folder = CONFIG / "grafana/provisioning/datasources/datasources.yaml"
+    given, locked = (
+        yaml.safe_load(path.read_text())["datasources"] for path in (folder, CONFIG / "datasources-secure.yaml")
+    )
+    assert [without_grafanas_secrets(source) for source in locked] == given
+
+
+def without_grafanas_secrets(source: dict[str, Any]) -> dict[str, Any]:
+    """Return a data source without its TLS and passwords."""
+    assert source["url"].startswith("https://")
+    options = {name: value for name, value in source["jsonData"].items() if not name.startswith("tls")}
+    secret = {"secureJsonData", "basicAuth", "basicAuthUser", "jsonData"}
+    plain = {name: value for name, value in source.items() if name not in secret}
+    return {**plain, "url": source["url"].replace("https://", "http://")} | ({"jsonData": options} if options else {})
 
 
 def test_compose_bounds_the_disk_and_links_to_itself(project: Any) -> None:

@@ -13,8 +13,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-func compose(path string) error {
-	options, err := cli.NewProjectOptions([]string{path}, cli.WithOsEnv, cli.WithProfiles([]string{"*"}))
+func compose(paths ...string) error {
+	options, err := cli.NewProjectOptions(paths, cli.WithOsEnv, cli.WithProfiles([]string{"*"}))
 	if err != nil {
 		return err
 	}
@@ -30,8 +30,8 @@ func compose(path string) error {
 	return err
 }
 
-func grafana(path string) error {
-	raw, err := os.ReadFile(path)
+func grafana(paths ...string) error {
+	raw, err := os.ReadFile(paths[0])
 	if err != nil {
 		return err
 	}
@@ -48,16 +48,16 @@ func grafana(path string) error {
 }
 
 func main() {
-	kinds := map[string]func(string) error{"compose": compose, "dashboard": grafana}
+	kinds := map[string]func(...string) error{"compose": compose, "dashboard": grafana}
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println("validate")
 		return
 	}
-	if len(os.Args) != 3 || kinds[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: validate compose|dashboard FILE")
+	if len(os.Args) < 3 || kinds[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: validate compose FILE… | dashboard FILE")
 		os.Exit(2)
 	}
-	if err := kinds[os.Args[1]](os.Args[2]); err != nil {
+	if err := kinds[os.Args[1]](os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
