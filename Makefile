@@ -85,7 +85,7 @@ test-slow: $(ENGINES) ## soaks, faults, big inputs, the engines, and four times 
 
 ENGINE ?= openvino
 .PHONY: test-engines
-test-engines: $(STAMP) ## a drop-in on its real engine: ENGINE=openvino, vllm, sglang or transformers
+test-engines: $(STAMP) ## a drop-in on its real engine: ENGINE=openvino, ollama, vllm, sglang or transformers
 	$(BIN)/python -m tests.engines $(ENGINE) $(ARGS)
 
 .PHONY: bench
