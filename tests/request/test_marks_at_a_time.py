@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle._core.timeline import Timeline
+from tests.support.calls import entered
 from tests.support.telemetry import Telemetry
 
 MS = 1_000_000
@@ -32,30 +32,6 @@ def told(telemetry: Telemetry) -> dict[str, Any]:
     attributes = telemetry.span("chat")["attributes"]
     names = ("streamed_tokens", "legal", "violations", "itl.count", "outcome")
     return {name: attributes.get(f"inference.{name}") for name in names}
-
-
-def entered(work: Callable[[], object]) -> int:
-    """Count the Python functions that are entered, the fewest of five times.
-
-    Housekeeping that happens to be due, and what the garbage collector calls, come on top in some of them.
-    """
-    return min(_entered(work) for _ in range(5))
-
-
-def _entered(work: Callable[[], object]) -> int:
-    calls = itertools.count()
-
-    def profile(frame: Any, event: str, argument: object) -> None:
-        if event == "call":
-            next(calls)
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    # Without `work` itself.
-    return next(calls) - 1
 
 
 MARKS: dict[str, Callable[[Any], None]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._request import recorded
 from otel_lifecycle._request.recorded_tokens import NO_TOKENS
+from tests.support.calls import entered
 from tests.support.telemetry import Telemetry
 from tests.test_hot_path import bytecodes
 
@@ -198,18 +198,7 @@ def _report(request: Any) -> dict[str, Any]:
 def test_a_token_of_a_second_choice_makes_few_calls(telemetry: Telemetry) -> None:
     """It is appended as the first choice's are: the handle, the check, the clock's comparison."""
     request = in_decode(telemetry)
-    calls = itertools.count()
-
-    def profile(frame: Any, event: str, argument: object) -> None:
-        if event == "call":
-            next(calls)
-
-    sys.setprofile(profile)
-    try:
-        request.token(1, 1)
-    finally:
-        sys.setprofile(None)
-    assert next(calls) <= 4
+    assert entered(lambda: request.token(1, 1)) <= 4
     request.complete()
 
 
