@@ -198,9 +198,9 @@ class Runtime:
         self.open_requests[ticket] = request
         return ticket
 
-    def close_request(self, ticket: int) -> None:
-        """Take a request off the register."""
-        self.open_requests.pop(ticket, None)
+    def close_request(self, ticket: int) -> RegisteredRequest | None:
+        """Take a request off the register, and return it if it was there."""
+        return self.open_requests.pop(ticket, None)
 
     def snapshot(self) -> list[RegisteredRequest]:
         """Return the registered requests."""

@@ -142,7 +142,14 @@ class RequestEnding:
             self.finished = True
             # With tokens still coming it stays on the register, so that a sweep finds them.
             if not self.late:
-                runtime().close_request(self.ticket)
+                self._leave_register()
+
+    def _leave_register(self) -> None:
+        register = runtime()
+        request = register.close_request(self.ticket)
+        # Another thread may have marked a token between the look at what is late and this.
+        if request is not None and self.late:
+            register.open_requests[self.ticket] = request
 
     def _judge(self) -> None:
         try:
@@ -321,7 +328,7 @@ class RequestEnding:
     def take_lag(self) -> int | None:
         """Return the time from the end to the last token after it, once; the request leaves the register."""
         last = self.late.take_last()
-        runtime().close_request(self.ticket)
+        self._leave_register()
         if last is None:
             return None
         end: int = self._state.timeline.times.get("terminal", self._ended_at)
