@@ -231,8 +231,8 @@ def test_both_ways_end_a_recorded_request_alike(
     make_telemetry: Callable[..., Telemetry], monkeypatch: pytest.MonkeyPatch, shape: str, given: dict[str, Any]
 ) -> None:
     """Spans, events and metric points have the same names and attributes, whichever way the request was judged."""
-    found = []
-    for usual in (True, False):
+
+    def ended(usual: bool) -> tuple[bool, Any]:
         telemetry = make_telemetry(**given)
         with monkeypatch.context() as patched, telemetry.request(model="m", shape=shape) as request:
             if not usual:
@@ -253,5 +253,15 @@ def test_both_ways_end_a_recorded_request_alike(
             for metric in semconv.METRICS
             if metric.kind in ("counter", "histogram")
         }
-        found.append((spans, points))
-    assert found[0] == found[1]
+        (told,) = [span["attributes"] for span in telemetry.spans() if semconv.OUTCOME in span["attributes"]]
+        return bool(told.get(semconv.STALL_COUNT) or told.get(semconv.QUEUE_LONG)), (spans, points)
+
+    def undisturbed(usual: bool) -> Any:
+        """Leave out a run that the machine held up: its stall or long wait is a fact of its own."""
+        for _ in range(50):
+            held_up, found = ended(usual)
+            if not held_up:
+                return found
+        pytest.fail("every run was held up")
+
+    assert undisturbed(usual=True) == undisturbed(usual=False)
