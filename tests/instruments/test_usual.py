@@ -232,6 +232,10 @@ def test_both_ways_end_a_recorded_request_alike(
 ) -> None:
     """Spans, events and metric points have the same names and attributes, whichever way the request was judged."""
 
+    def names(attributes: dict[str, Any]) -> list[str]:
+        # Only a queue has a cause, and which stage is the longest differs from run to run.
+        return sorted(attributes.keys() - {semconv.BOTTLENECK_CAUSE})
+
     def ended(usual: bool) -> tuple[bool, Any]:
         telemetry = make_telemetry(**given)
         with monkeypatch.context() as patched, telemetry.request(model="m", shape=shape) as request:
@@ -245,11 +249,11 @@ def test_both_ways_end_a_recorded_request_alike(
             request.client_disconnected()
             request.complete()
         spans = [
-            (span["name"], sorted(span["attributes"]), [event["name"] for event in span["events"]], span["status"])
+            (span["name"], names(span["attributes"]), [event["name"] for event in span["events"]], span["status"])
             for span in telemetry.spans()
         ]
         points = {
-            metric.name: [(sorted(point["attributes"]), point.get("count")) for point in telemetry.points(metric.name)]
+            metric.name: [(names(point["attributes"]), point.get("count")) for point in telemetry.points(metric.name)]
             for metric in semconv.METRICS
             if metric.kind in ("counter", "histogram")
         }
