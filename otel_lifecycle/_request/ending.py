@@ -201,7 +201,7 @@ class RequestEnding:
     def _end_usual(self, assessor: Assessor) -> None:
         state, seat = self._state, self.seat
         timeline, unseen = state.timeline, state.events.unseen
-        # Of a request that no span shows nothing is computed now, if its neighbours need not be asked.
+        # Nothing is computed now for a request that no span shows, if its neighbours need not be asked.
         alone = unseen and seat is not None and seat.alone()
         held, gaps, log = None, None, usual_log(timeline)
         if not unseen or (seat is not None and not alone):
