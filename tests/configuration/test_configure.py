@@ -259,7 +259,7 @@ def test_reading_that_cannot_be_sent_costs_no_other_metric(
     assert otlp_http.points("inference.cache.usage") == []
     assert {point["value"] for point in otlp_http.points("inference.memory.used")} == {10}
     assert {point["value"] for point in otlp_http.points("inference.requests")} == {1}
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in logged(caplog)]
     assert line.startswith("resources['cache_usage'] gave ")
 
 
@@ -270,7 +270,7 @@ def test_second_call_changes_nothing(otlp_http: HttpReceiver, caplog: pytest.Log
         lifecycle.configure(service_name="other")
     serve()
     assert lifecycle.shutdown()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in logged(caplog)] == [
         "configure() was called before; this call changes nothing"
     ]
     assert [point["value"] for point in otlp_http.points("inference.requests")] == [1]
