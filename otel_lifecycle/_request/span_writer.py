@@ -40,13 +40,18 @@ from otel_lifecycle._request.tracers import TracerSource, span_kind
 
 
 class LiveStage:
-    """The span of a stage that a block is spent in; ``left``: when the block was left last."""
+    """The span of a stage that a block is spent in; when it ``began``, and when the block was ``left`` last."""
 
-    __slots__ = ("left", "span")
+    __slots__ = ("began", "left", "span")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, began: int) -> None:
         self.span = span
         self.left: int | None = None
+        self.began = began
+
+    def end(self, at: int, offset: int) -> None:
+        """End it; not before its beginning, which lies ahead if the arrival that was given does."""
+        self.span.end(max(at, self.began) + offset)
 
 
 class SpanWriter:
@@ -179,7 +184,7 @@ class SpanWriter:
         while self._live:
             # Taken off first, so that an end that is interrupted and repeated ends no stage twice.
             _, live = self._live.popitem()
-            live.span.end(min(end, (live.left or ended_at) + self._offset))
+            live.end(min(end - self._offset, live.left or ended_at), self._offset)
         self.span.end(end)
 
     def end_time(self, state: RequestState, ended_at: int) -> int:
@@ -222,7 +227,7 @@ class SpanWriter:
         live = self._live.get(stage.name)
         if live is None:
             context = set_span_in_context(self.span, self.parent)
-            live = self._live[stage.name] = LiveStage(self._start_child(stage.name, stage.name, context, start))
+            live = self._live[stage.name] = LiveStage(self._start_child(stage.name, stage.name, context, start), start)
         return live.span
 
     def left_stage(self, stage: Stage) -> None:
@@ -255,7 +260,7 @@ class SpanWriter:
             span = self._start_child(stage.name, stage.name, context, start) if live is None else live.span
             if span.is_recording() and timeline.interruptions:
                 self._write_interruptions(timeline, span, stage, apart)
-            span.end(end + self._offset)
+            span.end((end if live is None else max(end, live.began)) + self._offset)
 
     def _start_child(self, name: str, stage: str, context: Context, start: int) -> Span:
         attributes = {semconv.STAGE: stage}
