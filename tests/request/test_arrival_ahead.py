@@ -1,4 +1,4 @@
-"""An arrival that lies ahead: the clock of whoever gave it is ahead of ours."""
+"""A request whose arrival is in the future, because the clock of its caller is ahead of ours."""
 
 from __future__ import annotations
 
