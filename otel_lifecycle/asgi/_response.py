@@ -18,7 +18,7 @@ from otel_lifecycle._core.endings import COMPLETE, Terminal, cancellation, failu
 from otel_lifecycle._core.exceptions_read import class_name, leaves
 from otel_lifecycle._http.body_tokens import BodyTokens
 from otel_lifecycle._http.reading import bytes_in, flag_in, headers_in, text_in, value_in
-from otel_lifecycle._request.clock import monotonic
+from otel_lifecycle._request.clock import NOW, monotonic
 from otel_lifecycle.asgi._disconnect_watch import Message
 from otel_lifecycle.driver import Driver
 
@@ -39,6 +39,7 @@ class HttpResponse:
         "_done_ns",
         "_driver",
         "_end",
+        "_last",
         "_parts_since_told",
         "_parts_to_come",
         "_progress_when_told",
@@ -54,6 +55,7 @@ class HttpResponse:
         self._status: int | None = None
         self._streamed = False
         self._done_ns: int | None = None
+        self._last: tuple[int, tuple[str, int]] | None = None
         self._end: Terminal = failure(None)
         self._progress_when_told: tuple[str, int] | None = None
         self._parts_since_told = 0
@@ -91,20 +93,29 @@ class HttpResponse:
         if self._progress_when_told is not None and not last and carries_bytes(message):
             self._parts_since_told += 1
         if last:
-            # Before the server takes it: waiting for a slow client is not part of the answer.
-            self._end = self._of_response()
-            if self._end == COMPLETE and self._driver.owned:
-                # Nothing was marked so far, so the answer appeared as a whole.
-                self._driver.answer()
+            self._sending_last()
+
+    def _sending_last(self) -> None:
+        """Judge the response before the server has its last part: waiting for a slow client is not part of it."""
+        self._end = self._of_response()
+        if self._end == COMPLETE and self._driver.owned:
+            # Nothing was marked so far, so the answer appeared as a whole.
+            self._driver.answer()
+        if self._last is None:
+            # Read last, after every mark of ours.  A client may be done before send() returns, so a later reading
+            # would be longer than what the client measures.
+            self._last = monotonic_ns(), self._progress
 
     def sent(self, message: Message) -> None:
         """Take note of a message that the server has taken."""
+        last = is_last(message)
         if self._done_ns is None and carries_bytes(message):
             # After the first byte, only the last message and a departure matter, unless tokens are counted.
             self.quiet = self._counter is None and self._progress_when_told is None
             if not self._driver.client_left:
-                self._driver.mark("delivered")
-        if is_last(message):
+                # Of a whole answer the first byte goes with the last one, and may not come after the end.
+                self._driver.mark("delivered", at_ns=monotonic(ns=self._out_ns()) if last else NOW)
+        if last:
             self._finished()
         elif text_in(message, "type") != "http.response.start":
             self._streamed = True
@@ -121,12 +132,22 @@ class HttpResponse:
         """The last part of the response is out; a background task that follows it is not part of the request."""
         if self._done_ns is not None:
             return
-        self._done_ns = monotonic_ns()
+        self._done_ns = self._out_ns()
         # The time of the end is fixed here; only the verdict waits for an exception that may follow.
+        at_ns = monotonic(ns=self._done_ns)
         if self._awaits_error:
-            self._driver.end_unless(self._end, at_ns=monotonic(ns=self._done_ns))
+            self._driver.end_unless(self._end, at_ns=at_ns)
         else:
-            self._driver.end(self._end)
+            self._driver.end(self._end, at_ns=at_ns)
+
+    def _out_ns(self) -> int:
+        """Return when the last part went to the server.
+
+        It is now if something happened since: an end may not come before a departure that was noted, or before a mark.
+        """
+        if self._last is None or self._driver.client_left or self._last[1] != self._progress:
+            return monotonic_ns()
+        return self._last[0]
 
     @property
     def _awaits_error(self) -> bool:

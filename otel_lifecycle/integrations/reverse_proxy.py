@@ -274,10 +274,20 @@ class _RequestBody:
 async def _pass_on(response: httpx.Response, send: Send) -> None:
     headers = [*_end_to_end(response.headers.raw), VIA]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    left = _length_of(response)
     # Raw, because a decoded body would not match its Content-Length and Content-Encoding.
     async for piece in response.aiter_raw():
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        left = None if left is None else left - len(piece)
+        # A client that counts is done with this piece, so the request has to end with it as well.
+        await send({"type": "http.response.body", "body": piece, "more_body": left != 0})
+    if left != 0:
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _length_of(response: httpx.Response) -> int | None:
+    """Return the length of the body that follows; None if the answer does not say, or has no body."""
+    given = response.headers.get("content-length", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else None
 
 
 def _end_to_end(headers: Iterable[Header]) -> list[Header]:

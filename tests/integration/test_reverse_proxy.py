@@ -32,6 +32,7 @@ class Engine:
         self.hold = asyncio.Event()
         self.let_go_after: int | None = None
         self.breaks = False
+        self.apart = False
         self.left = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -49,6 +50,9 @@ class Engine:
                 gone = await receive()
                 self.left = gone["type"] == "http.disconnect"
                 return
+            if self.apart:
+                # Long enough for the proxy to read each piece by itself.
+                await asyncio.sleep(0.05)
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if self.breaks:
             raise ConnectionError("the engine dies")
@@ -114,6 +118,46 @@ def test_bodies_pass_byte_for_byte(engine: Engine, behind: Server) -> None:
         [b"b"],
         [b"identity"],
     )
+
+
+async def _messages(upstream: str, method: str) -> list[dict[str, Any]]:
+    """Return what the bare proxy sends for one request without a body."""
+    sent: list[dict[str, Any]] = []
+    proxy = ReverseProxy(upstream)
+    bodies = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        return next(bodies, None) or await asyncio.Event().wait()
+
+    async def shut_down() -> Any:
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await proxy({"type": "http", "method": method, "path": "/v1/models", "headers": []}, receive, send)
+    await proxy({"type": "lifespan"}, shut_down, send)
+    return [message for message in sent if message["type"] == "http.response.body"]
+
+
+@pytest.mark.parametrize(
+    ("method", "length", "expected"),
+    [
+        ("GET", True, [(b"a", True), (b"b", False)]),
+        ("GET", False, [(b"a", True), (b"b", True), (b"", False)]),
+        ("HEAD", True, [(b"", False)]),
+    ],
+)
+def test_the_last_piece_is_the_last_message(
+    engine: Engine, method: str, length: bool, expected: list[tuple[bytes, bool]]
+) -> None:
+    """A client that knows the length is done with the last piece, so the answer may not go on after it."""
+    engine.pieces = [] if method == "HEAD" else [b"a", b"b"]
+    engine.apart = True
+    engine.headers = [(b"content-length", b"2")] if length else []
+    with serving(engine) as upstream:
+        sent = asyncio.run(_messages(upstream.base, method))
+    assert [(message["body"], message["more_body"]) for message in sent] == expected
 
 
 def test_headers_of_one_connection_stay_there(engine: Engine, behind: Server) -> None:
