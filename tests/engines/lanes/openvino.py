@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Final
 
 from tests.engines.figures import Figure, Outcome
 from tests.engines.lanes.served import OUTPUT, Served, common, completions, run_served
+from tests.engines.restored import restored
+
+PATCHED: Final = ("openvino_genai", "openvino_genai.py_openvino_genai")
+"""The modules whose classes the drop-in changes."""
 
 
 def run(python: Path, scratch: Path, version: str) -> Outcome:
@@ -35,6 +40,7 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
         *_ttft(served),
     ]
     common(outcome, served)
+    restored(outcome, python, "openvino_genai", *PATCHED)
     outcome.notes.append("the engine tells neither when it admits a request nor that it evicts one")
     return outcome
 

@@ -12,6 +12,7 @@ from tests.engines.lanes import shared
 from tests.engines.lanes.vllm import make_model
 from tests.engines.load import Ask, Target, mix
 from tests.engines.ours import Exported, wait_until_exported
+from tests.engines.restored import restored
 from tests.engines.serving import EngineServer, engine_environ, free_port
 from tests.support.otlp_receiver import HttpReceiver
 from tests.support.plain import Span
@@ -44,7 +45,9 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
             after = engine_metrics.scrape(server.base)
         wait_until_exported(receiver, lambda: REQUESTS)
         ttft = engine_metrics.grown(between, before, "sglang:time_to_first_token_seconds_sum")
-        return _outcome(version, load.and_then(several), Exported(receiver), before, after, ttft)
+        outcome = _outcome(version, load.and_then(several), Exported(receiver), before, after, ttft)
+    restored(outcome, python, "sglang", "sglang.srt.managers.tokenizer_manager")
+    return outcome
 
 
 def asks(*, single: bool) -> list[Ask]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.engines.figures import Figure, Outcome
 from tests.engines.lanes.served import OUTPUT, Served, common, completions, run_served
+from tests.engines.restored import restored
+
+PATCHED: Final = tuple(
+    f"transformers.generation.continuous_batching.{name}" for name in ("continuous_api", "requests", "scheduler")
+)
+"""The modules whose classes the drop-in changes."""
 
 
 def run(python: Path, scratch: Path, version: str) -> Outcome:
@@ -48,6 +54,7 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
         known.worst("TPOT, worst request", "tpot", "inference.tpot", 1e-4),
     ]
     common(outcome, served)
+    restored(outcome, python, "transformers", *PATCHED)
     return outcome
 
 

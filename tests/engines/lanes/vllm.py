@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otel_lifecycle.integrations import _vllm_adapter
 from tests.engines import engine_metrics
 from tests.engines.figures import MINIMUM_PREEMPTIONS, Figure, Outcome, worst
 from tests.engines.lanes import shared
 from tests.engines.load import Target, mix
 from tests.engines.ours import Exported, wait_until_exported
+from tests.engines.restored import restored
 from tests.engines.serving import EngineServer, engine_environ, free_port
 from tests.support.otlp_receiver import HttpReceiver, OtlpReceiver
 from tests.support.plain import Span
@@ -23,8 +26,17 @@ MINIMUM_JOINED: Final = 100
 # 9 blocks of 128 tokens cannot hold four of the longer requests: the scheduler has to evict.
 OPTIONS: Final = (
     "--dtype float32 --max-model-len 1024 --max-num-seqs 4 --enforce-eager --no-enable-prefix-caching "
-    "--num-gpu-blocks-override 9 --served-model-name tiny"
+    "--block-size 128 --num-gpu-blocks-override 9 --served-model-name tiny"
 )
+TELLS_STEPS_SINCE: Final = (0, 32)
+"""Versions whose engine core tells the frontend how long an iteration took."""
+# One line for each iteration, by vLLM itself.
+ITERATION: Final = re.compile(
+    r"Iteration\(\d+\): (\d+) context requests, \d+ context tokens, (\d+) generation requests, \d+ generation tokens, "
+    r"iteration elapsed time: ([\d.]+) ms"
+)
+LOGGED_TO: Final = 5e-6
+"""Seconds by which the log rounds the time of an iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +83,29 @@ def run(python: Path, scratch: Path, version: str) -> Outcome:
     """Run the lane; EngineFailed if the server does not start."""
     model = scratch / "model"
     make_model(python, model)
+    steps = tells_steps(version)
+    arguments = ("--enable-logging-iteration-details",) if steps else ()
     with HttpReceiver() as receiver:
-        server = VllmServer(python=python, model=model, scratch=scratch).start(receiver)
+        server = VllmServer(python=python, model=model, scratch=scratch, arguments=arguments).start(receiver)
         with server:
             before = engine_metrics.scrape(server.base)
             target = Target(base=server.base, model="tiny", extra={"temperature": 0.0})
             load = shared.run_load(server, target, mix(REQUESTS), scratch)
             after = engine_metrics.scrape(server.base)
         wait_until_exported(receiver, lambda: REQUESTS)
-        return _outcome(version, load, Exported(receiver), receiver.spans(ENGINE_SPAN), before, after)
+        ours = Exported(receiver)
+        outcome = _outcome(version, load, ours, receiver.spans(ENGINE_SPAN), before, after)
+    if steps:
+        outcome.figures += _steps(scratch / "server.log", ours)
+    else:
+        outcome.notes.append("this version tells nobody how long an iteration took")
+    restored(outcome, python, "vllm", "vllm.v1.engine.output_processor", *_vllm_adapter.FRONTENDS)
+    return outcome
+
+
+def tells_steps(version: str) -> bool:
+    """Whether a version has figures of its iterations."""
+    return tuple(map(int, version.split(".")[:2])) >= TELLS_STEPS_SINCE
 
 
 def make_model(python: Path, folder: Path) -> None:
@@ -126,6 +152,23 @@ def _outcome(
     outcome.floor("preemptions", int(grown("vllm:num_preemptions_total") or 0), MINIMUM_PREEMPTIONS)
     shared.cost(outcome, load)
     return outcome
+
+
+def _steps(log: Path, ours: Exported) -> list[Figure]:
+    """Compare the histograms of steps with the line that vLLM logs for each iteration."""
+    told = [(int(a) + int(b), float(ms) / 1e3) for a, b, ms in ITERATION.findall(log.read_text(errors="replace"))]
+    duration, requests = "inference.step.duration", "inference.step.requests"
+    return [
+        Figure(name="iterations of the engine, steps", engine=len(told) or None, ours=ours.total(duration)),
+        Figure(
+            name="time of all iterations",
+            engine=sum(seconds for _, seconds in told),
+            ours=ours.seconds(duration),
+            within=LOGGED_TO * len(told),
+            unit="s",
+        ),
+        Figure(name="requests in all iterations", engine=sum(count for count, _ in told), ours=ours.seconds(requests)),
+    ]
 
 
 def _prefilled(ours: Exported) -> float:
