@@ -9,6 +9,8 @@ from tests.engines.install import ROOT, engines_dir
 
 ORDER: Final = (
     "vllm",
+    "vllm-0.16",
+    "vllm-0.12",
     "vllm-offline",
     "vllm-interference",
     "sglang",

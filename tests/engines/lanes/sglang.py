@@ -24,6 +24,14 @@ OPTIONS: Final = (
     "--disable-cuda-graph --disable-overlap-schedule --disable-radix-cache --max-running-requests 4 "
     "--max-total-tokens 1024 --context-length 1024 --skip-server-warmup --enable-metrics --served-model-name tiny"
 )
+SAMPLES: Final = (
+    "SGLang goes on with samples of ITL after an abort, and takes one across a retraction, whose time it does not "
+    "tell: so the tokens after an abort are added, and as many samples as retractions may differ"
+)
+STAMPS: Final = (
+    "SGLang stamps a token when it comes to the request, we when the scheduler's output arrives: sums drift apart "
+    "with the number of requests, so means are compared"
+)
 
 
 def run(python: Path, scratch: Path, version: str) -> Outcome:
@@ -97,6 +105,7 @@ def _outcome(
         ),
         Figure(name="retractions", engine=grown("num_retracted_requests_total"), ours=_preemptions(ours)),
     ]
+    outcome.notes += [SAMPLES, STAMPS]
     shared.soundness(outcome, ours, load.told)
     shared.clients(outcome, load.told, _by_trace(load, ours))
     shared.loads(outcome, load.told)
