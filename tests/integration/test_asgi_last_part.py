@@ -13,6 +13,7 @@ import pytest
 import otel_lifecycle as lifecycle
 from otel_lifecycle.asgi import LifecycleMiddleware
 from tests.integration.support_http import PATH, event_names, outcome
+from tests.support.plain import Span
 from tests.support.telemetry import Telemetry
 
 SLOW_S = 0.05
@@ -64,7 +65,7 @@ def serve(
     *,
     status: int = 200,
     first: Callable[[], None] = lambda: None,
-) -> tuple[SlowServer, dict[str, Any]]:
+) -> tuple[SlowServer, Span]:
     """Answer one request; return the server, and the request's span."""
 
     async def app(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
