@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from rich.console import Console
 
 from otel_lifecycle._cli.analysis.document import report_of
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.commands.report import title_of
 from otel_lifecycle._cli.diagnosis.case import Finding
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
-from otel_lifecycle._cli.render.tables import parts, report_tables
+from otel_lifecycle._cli.render.report import parts, presented, title_of
 from otel_lifecycle._cli.render.terminal import show_diagnosis, show_tables
 from tests.cli.generator import START_NS, Load, line, simulate, spans_of, write
 from tests.cli.running import Ran
@@ -139,11 +137,11 @@ def printed(width: int, show: Callable[..., Any], *arguments: Any) -> list[str]:
     return [text.rstrip() for text in out.file.getvalue().splitlines()]
 
 
-def test_figures_are_whole_on_a_narrow_terminal(cli: Callable[..., Ran], tmp_path: Path) -> None:
+def test_figures_are_whole_on_a_narrow_terminal() -> None:
     """No value stands apart from its unit in 80 columns, and no reason is cut in pieces."""
-    run_of(tmp_path, Load(requests=300, cancelled=0.2))
-    report = orjson.loads(cli("report", "run.json", "--group-by", "model", "--json").out)
-    lines = printed(80, show_tables, report_tables(report, 10))
+    workload = workload_of(Load(requests=300, cancelled=0.2), WorkloadSettings(group_by="model"))
+    found = presented(workload, report_of(workload, ["run.json"]), Diagnosis(headline="", findings=()), 10)
+    lines = printed(80, show_tables, found.tables)
     assert max(map(len, lines)) <= 80
     assert [text for text in lines if text.strip() in {"ms", "s", "µs"}] == []
     assert sum("client_disconnected" in text for text in lines) >= 9

@@ -144,12 +144,12 @@ def test_any_name_is_shown_as_it_is(cli: Callable[..., Ran], tmp_path: Path, nam
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_the_waterfall_fits_the_terminal(trace: str, tmp_path: Path, width: int) -> None:
     """A bar a line, whatever the names are made of."""
-    from otel_lifecycle._cli.render.trace import show
+    from otel_lifecycle._cli.render.trace import sketch
 
     found = anatomy(find(trace, [str(tmp_path / "run.json")], "default", ReadingTally(), None))
     wide = replace(found, bars=(*found.bars, replace(found.bars[1], name="日本語" * 20, depth=9)))
     out = io.StringIO()
-    show(Console(file=out, width=width), wide)
+    sketch(wide, Console(file=out, width=width))
     bars = [line for line in out.getvalue().splitlines() if "█" in line]
     assert len(bars) == 6
     assert len({cell_len(line) for line in bars}) == 1

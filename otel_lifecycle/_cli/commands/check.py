@@ -14,9 +14,10 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import ReadingBar, reading
 from otel_lifecycle._cli.errors import FOUND, OK, Unusable
-from otel_lifecycle._cli.render import junit, markdown
 from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
-from otel_lifecycle._cli.render.tables import Table, trouble
+from otel_lifecycle._cli.render.output import show
+from otel_lifecycle._cli.render.report import trouble
+from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, table_of, written
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.requests.from_span import is_request, request_of
 from otel_lifecycle._cli.requests.troubles import note_troubles
@@ -85,13 +86,27 @@ def _print_whole(shown: list[Violated], rest: Iterator[Violated], form: str | No
     """Print the violations in a form that needs all of them at once; what a limit leaves out is only counted."""
     for _ in rest:
         pass
-    if form == "junit":
-        click.echo(junit.of_violations(shown, counts["requests"], counts["illegal"]))
-        return
-    names = ("request", "trace", "kind", "event", "state", "rule")
-    rows = [tuple(map(text, (one.request, one.trace_id, one.kind, one.event, one.state, one.rule))) for one in shown]
     title = f"{plural(counts['violations'], 'violation')} in {plural(counts['requests'], 'request')}"
-    click.echo(markdown.document(title, [Table(title="", columns=names, rows=tuple(rows), left=6)] if rows else []))
+    columns = written(text, "request", "trace:trace_id", "kind", "event", "state", "rule")
+    table = table_of("", [one.plain() for one in shown], columns, left=6)
+    presentation = Presentation(
+        command="check",
+        headline=title,
+        plain=None,
+        sections=[Section(title=title, tables=[table])],
+        cases=[_case(one) for one in shown],
+        # The legal requests are counted as passed.
+        passed=counts["requests"] - counts["illegal"],
+    )
+    show(presentation, form)
+
+
+def _case(one: Violated) -> JudgedCase:
+    return JudgedCase(
+        name=f"{one.request or one.trace_id}: {one.kind}",
+        failure=f"{one.event} in {one.state}: {one.rule}",
+        told=f"trace {one.trace_id} span {one.span_id}",
+    )
 
 
 def _print(found: Iterator[Violated], form: str | None, limit: int, bar: ReadingBar | None) -> None:

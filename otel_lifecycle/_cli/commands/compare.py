@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 from rich.text import Text
 
@@ -11,7 +9,7 @@ from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.stated import KEYS
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
-from otel_lifecycle._cli.commands.report import read_workload, write_page
+from otel_lifecycle._cli.commands.report import read_workload
 from otel_lifecycle._cli.comparison import sweep
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
 from otel_lifecycle._cli.comparison.conditions import Difference, differences
@@ -21,10 +19,9 @@ from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.errors import FOUND, OK, Unusable
-from otel_lifecycle._cli.render import junit, markdown
-from otel_lifecycle._cli.render import sweep as rendered
-from otel_lifecycle._cli.render.machine import to_json, write_csv
-from otel_lifecycle._cli.render.terminal import NARROWEST, console, show_tables
+from otel_lifecycle._cli.render.output import show
+from otel_lifecycle._cli.render.sweep import presented as sweep_presented
+from otel_lifecycle._cli.render.terminal import console
 
 VARIABLE = (
     *KEYS,
@@ -112,20 +109,7 @@ def _sweep(sources: tuple[str, ...], settings: WorkloadSettings, form: str | Non
         # One run at a time: a table holds as much memory as the database may use.
         workload.table.close()
     runs = sweep.with_front(runs)
-    if html is not None:
-        write_page(html, rendered.page(runs))
-    if form == "json":
-        click.echo(to_json(sweep.plain(runs)))
-    elif form == "csv":
-        write_csv(sweep.plain(runs), sys.stdout)
-    elif form == "junit":
-        click.echo(junit.of_sweep(runs))
-    elif form == "markdown":
-        click.echo(markdown.document(rendered.title_of(runs), [rendered.table(runs)]))
-    else:
-        out = console()
-        out.print(rendered.title_of(runs), style="bold", markup=False)
-        show_tables(out, [rendered.table(runs)])
+    show(sweep_presented(runs), form, html)
     return OK
 
 
@@ -215,19 +199,6 @@ def _show(result: Result, form: str | None, html: str | None) -> None:
         told = Text(f"WARNING: compared by force, though these conditions differ: {names}", style="bold red")
         console(stderr=True).print(told, soft_wrap=True)
     # After the refusal above, which needs no drawing.
-    from otel_lifecycle._cli.render import comparison
+    from otel_lifecycle._cli.render.comparison import presented
 
-    if html is not None:
-        write_page(html, comparison.page(result))
-    if form == "json":
-        click.echo(to_json(result.plain()))
-    elif form == "csv":
-        write_csv(result.plain(), sys.stdout)
-    elif form == "junit":
-        click.echo(junit.of_comparison(result))
-    elif form == "markdown":
-        click.echo(markdown.document(result.headline, comparison.tables(result)))
-    else:
-        out = console()
-        show_tables(out, comparison.tables(result, narrow=out.width < NARROWEST))
-        out.print(f"\n[bold]{result.headline}[/bold]")
+    show(presented(result), form, html)

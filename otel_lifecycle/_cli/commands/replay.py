@@ -11,13 +11,11 @@ from typing import BinaryIO
 
 import click
 
-from otel_lifecycle._cli.analysis.document import report_of
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.commands.report import nothing_found, show, write_page
-from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
+from otel_lifecycle._cli.commands.report import nothing_found, show_report
 from otel_lifecycle._cli.errors import FOUND, Unusable
 from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
 from otel_lifecycle._cli.events.log import read_logs
@@ -94,7 +92,8 @@ def replay(
             if lines:
                 click.echo(to_json_line(one.plain()))
     workload.conclude()
-    _show(workload, events, form, html, limit, silent=lines or otlp == "-")
+    silent = form is None and (lines or otlp == "-")
+    show_report(workload, events, "none" if silent else form, html, limit)
     if strict and workload.counts["illegal"]:
         return FOUND
     return nothing_found(workload, events)
@@ -105,16 +104,3 @@ def _opened(path: str) -> BinaryIO:
         return Path(path).open("wb")
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}") from error
-
-
-def _show(
-    workload: Workload, events: tuple[str, ...], form: str | None, html: str | None, limit: int, *, silent: bool
-) -> None:
-    document = report_of(workload, events)
-    diagnosis = diagnose(workload, document)
-    if html is not None:
-        from otel_lifecycle._cli.render.pages import report_page
-
-        write_page(html, report_page(workload, document, diagnosis, limit))
-    if form is not None or not silent:
-        show(document, diagnosis, form, limit)

@@ -101,14 +101,10 @@ def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
             click.echo(NOTHING_CAME)
         return
     # The analysis takes longer to import than a server may take to start; it is only needed now.
-    from otel_lifecycle._cli.analysis.document import report_of
     from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-    from otel_lifecycle._cli.commands.report import read_workload, show
-    from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
+    from otel_lifecycle._cli.commands.report import read_workload, show_report
 
-    workload = read_workload((str(saving.path),), WorkloadSettings(shape=shape))
-    document = report_of(workload, (title,))
-    show(document, diagnose(workload, document), None, 10)
+    show_report(read_workload((str(saving.path),), WorkloadSettings(shape=shape)), (title,))
     left_out = saving.left_out if isinstance(saving, SpooledMessages) else 0
     if left_out:
         click.echo(f"{left_out:,} messages came after the file for this report was full; they are not in it")

@@ -10,7 +10,7 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.export import into, table_of
 from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.sections import Table
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._cli.table.export import FORMS, write
 from otel_lifecycle._cli.table.store import RequestTable, as_text, sql_error

@@ -8,10 +8,8 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.commands.report import write_page
 from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.render.machine import to_json
-from otel_lifecycle._cli.render.terminal import console
+from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.sources.reader import Reader, is_url, kept_pipe
 from otel_lifecycle._cli.sources.tally import ReadingTally
 from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
@@ -32,14 +30,9 @@ def view(trace: str, sources: tuple[str, ...], html: str | None, form: str | Non
     """Show a request."""
     found = _anatomy(trace, sources, shape)
     # Imported late: what is not found needs no drawing.
-    from otel_lifecycle._cli.render import trace as rendering
+    from otel_lifecycle._cli.render.trace import presented
 
-    if html is not None:
-        write_page(html, rendering.page(found))
-    if form == "json":
-        click.echo(to_json(rendering.plain(found)))
-    elif html is None:
-        rendering.show(console(), found)
+    show(presented(found), "none" if html is not None and form is None else form, html)
 
 
 def _anatomy(trace: str, sources: tuple[str, ...], shape: str) -> Anatomy:

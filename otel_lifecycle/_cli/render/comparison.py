@@ -1,23 +1,18 @@
-"""A comparison as tables, drawings and a page."""
+"""A comparison as sections."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Final
 
 from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
-from otel_lifecycle._cli.comparison.conditions import Difference
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.verdicts import ALPHA
-from otel_lifecycle._cli.render.comparison_charts import forest, overlays
-from otel_lifecycle._cli.render.pages import Page, Section, render
-from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
 
-SPACE: Final = "\N{NO-BREAK SPACE}"
 # One row on a usual screen.
 TILES: Final = 4
 USUAL: Final = frozenset({"ttft.p95", "tpot.p50", "e2e.p95", "success_rate"})
@@ -29,46 +24,68 @@ VERDICTS: Final = ("metric", "verdict", "why", "95 % interval", "p (Holm)")
 """The figures in two tables, where one is too wide for the terminal."""
 
 
-def tables(result: Result, *, narrow: bool = False) -> list[Table]:
-    """Return the tables of a comparison; ``narrow``: for a terminal of 80 columns."""
-    whole = _figures(result)
-    parts = [_part(whole, "Figures", FIGURES, ""), _part(whole, "Verdicts", VERDICTS, whole.note)]
-    found = [
-        _sides(result),
-        conditions("Conditions that differ", result.differences),
-        conditions("Varied on purpose", result.varied),
-        *(parts if narrow else [whole]),
-        _gates(result),
-    ]
-    return [table for table in found if table.rows]
+def presented(result: Result) -> Presentation:
+    """Return a comparison ready for any form."""
+
+    def drawn() -> tuple[list[str], list[str]]:
+        # Only a page needs the drawing.
+        from otel_lifecycle._cli.render.comparison_charts import forest, overlays
+
+        return [forest(result)], list(overlays(result))
+
+    headline, tables = result.headline, [_sides(result), *_differing(result), _figures(result), _gates(result)]
+    differ = f"Forced: {plural(len(result.differences), 'condition')} differ, so these are not runs of one workload."
+    return Presentation(
+        command="compare",
+        headline=headline,
+        plain=result.plain(),
+        sections=[
+            Section(title=headline[:1].upper() + headline[1:], charts=lambda: drawn()[0]),
+            Section(title="Distributions", charts=lambda: drawn()[1]),
+            *(Section(title=table.title, tables=[table]) for table in tables),
+        ],
+        cases=[*map(_gate_case, result.rulings), *map(_figure_case, result.figures)],
+        title="Comparison of two runs",
+        subtitle=f"{', '.join(result.baseline.sources)} against {', '.join(result.candidate.sources)}",
+        closing=headline,
+        warnings=[differ] if result.differences else (),
+        tiles=_tiles(result),
+    )
+
+
+def _gate_case(one: Ruling) -> JudgedCase:
+    """A gate fails as the exit code says."""
+    return JudgedCase(
+        name=f"gate {one.gate.text}",
+        failure=f"changed by {one.change:+.3g}" if one.failed else "",
+        error="" if one.judged else one.reason,
+        told=one.reason,
+    )
+
+
+def _figure_case(one: Comparison) -> JudgedCase:
+    """A figure without a gate never fails."""
+    return JudgedCase(name=one.metric, told=f"{one.baseline} to {one.candidate}: {one.verdict} {one.reason}".strip())
 
 
 def _sides(result: Result) -> Table:
-    return Table(
-        title="Sides",
-        columns=("side", "from", "runs", "requests"),
-        rows=tuple(
-            (side.name, ", ".join(side.sources), number(len(side.runs)), number(side.total))
-            for side in (result.baseline, result.candidate)
-        ),
-        left=2,
-    )
+    sides = [
+        {"side": side.name, "from": ", ".join(side.sources), "runs": len(side.runs), "requests": side.total}
+        for side in (result.baseline, result.candidate)
+    ]
+    return table_of("Sides", sides, written(str, "side", "from"), written(number, "runs", "requests"), left=2)
 
 
-def conditions(title: str, found: Sequence[Difference]) -> Table:
-    """Return the conditions in which two sides differ."""
-    return Table(
-        title=title,
-        columns=("condition", "baseline", "candidate"),
-        rows=tuple((one.condition, one.baseline, one.candidate) for one in found),
-        left=3,
-    )
+def _differing(result: Result) -> list[Table]:
+    found = (("Conditions that differ", result.differences), ("Varied on purpose", result.varied))
+    columns = ("condition", "baseline", "candidate")
+    return [table_of(title, map(asdict, some), written(str, *columns), left=3) for title, some in found]
 
 
 def _figures(result: Result) -> Table:
     method = result.plain()["method"]
     tests = sorted({one.test for one in result.figures if one.test})
-    return Table(
+    whole = Table(
         title="Figures",
         columns=("metric", "verdict", "why", "baseline", "candidate", "change", "95 % interval", "p (Holm)", "samples"),
         rows=tuple(_row(one) for one in result.figures),
@@ -77,6 +94,8 @@ def _figures(result: Result) -> Table:
         f" {method['correction']}, below {ALPHA}; no verdict on a change of less than"
         f" {result.min_effect:.0%}{_more_runs(result)}",
     )
+    parts = (_part(whole, "Figures", FIGURES, ""), _part(whole, "Verdicts", VERDICTS, whole.note))
+    return replace(whole, narrow=parts)
 
 
 def _part(whole: Table, title: str, columns: tuple[str, ...], note: str) -> Table:
@@ -161,34 +180,6 @@ def _moved(ruling: Ruling, one: Comparison) -> str:
         return _change(one, ruling.change)
     unit = {"request_throughput": " requests/s", "token_throughput": " tokens/s"}.get(one.metric, "")
     return _signed(one, ruling.change) + unit
-
-
-def page(result: Result) -> str:
-    """Return the page of a comparison."""
-    loud = [f"Forced: {plural(len(result.differences), 'condition')} differ, so these are not runs of one workload."]
-    made = tables(result)
-    rest = [Section(title=table.title, tables=[table]) for table in made if table.title != "Figures"]
-    # The page is wide enough for the whole table, so it does not use the narrow one.
-    figures = [replace(table, rows=tuple(map(_unbroken, table.rows))) for table in made if table.title == "Figures"]
-    return render(
-        Page(
-            title="Comparison of two runs",
-            subtitle=f"{', '.join(result.baseline.sources)} against {', '.join(result.candidate.sources)}",
-            warnings=loud if result.differences else (),
-            tiles=_tiles(result),
-            sections=[
-                Section(title=result.headline[:1].upper() + result.headline[1:], plots=[forest(result)]),
-                Section(title="Distributions", plots=overlays(result)),
-                Section(title="Figures", tables=figures),
-                *rest,
-            ],
-        )
-    )
-
-
-def _unbroken(row: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of figures whose verdict stays on one line."""
-    return (row[0], row[1].replace(" ", SPACE), *row[2:])
 
 
 def headline_figures(result: Result) -> list[Comparison]:

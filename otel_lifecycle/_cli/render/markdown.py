@@ -1,26 +1,26 @@
-"""Tables as Markdown, for a comment on a change or the summary of a build."""
+"""A presentation as Markdown, for a comment on a change or the summary of a build."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
-from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.sections import Presentation, Table
 from otel_lifecycle._cli.text import printable
 
 # "|" would end a cell, and "<" would begin HTML, which many viewers render.
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
-def document(title: str, tables: Iterable[Table], notes: Sequence[str] = ()) -> str:
-    """Return a title, sentences and tables; names from a trace are shown as they are and mean nothing to Markdown."""
-    parts = [f"## {escaped(title)}", *map(escaped, notes), *map(_table, tables)]
-    return "\n\n".join(parts)
+def document(found: Presentation) -> str:
+    """Return headline, notes and tables; names from a trace are shown as they are and mean nothing to Markdown."""
+    parts = [f"## {escaped(found.headline)}", *map(escaped, found.notes), *map(_table, found.tables)]
+    return "\n\n".join([*parts, *([] if found.diagnosis is None else [_diagnosis(found.diagnosis)])])
 
 
-def diagnosis(found: Diagnosis) -> str:
+def _diagnosis(found: Diagnosis) -> str:
     """Return a diagnosis as a list."""
     lines = [f"### Where to look next\n\n**{escaped(found.headline)}**\n"]
     for one in found.findings:

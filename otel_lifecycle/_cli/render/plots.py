@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -15,6 +15,7 @@ from otel_lifecycle._cli.draw.bars import BarRow, Piece
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
 from otel_lifecycle._cli.table.store import RequestTable
 from otel_lifecycle._cli.text import plural, seconds, shorten, text
+from otel_lifecycle._cli.trace.charts import stages_waterfall
 
 BARS: Final = 48
 """Bars of a histogram."""
@@ -58,21 +59,36 @@ def over_time(workload: Workload) -> Markup:
     return drawn + overtime.level_over_time(start, width, [levels.get(at, 0.0) for at in range(COLUMNS)])
 
 
-def slowest(requests: Sequence[Mapping[str, Any]], anchors: Mapping[str, str]) -> Markup:
-    """The stages of the slowest requests, from their own arrival on; ``anchors``: span id -> its waterfall."""
-    rows = [_slow_row(request, anchors.get(request["span_id"])) for request in requests if request["e2e"]]
-    return bars.legend((stage, stage) for stage in (*STAGES, "other")) + bars.durations(
-        rows, "stages of the slowest requests"
+def slowest(requests: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    """The stages of the slowest requests, from their own arrival on; each leads to its waterfall."""
+    rows = [_slow_row(request) for request in requests if request["e2e"]]
+    drawn = bars.durations(rows, "stages of the slowest requests")
+    return [bars.legend((stage, stage) for stage in (*STAGES, "other")) + drawn] if requests else []
+
+
+def waterfalls(requests: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """The waterfall of each of them as (anchor, name, chart)."""
+    return [(_anchor(one), short_name(one), str(_waterfall(one))) for one in requests]
+
+
+def _anchor(request: Mapping[str, Any]) -> str:
+    # Span ids are hex, so they are safe as anchors.
+    return f"request-{request['span_id']}"
+
+
+def _waterfall(request: Mapping[str, Any]) -> Markup:
+    return stages_waterfall(
+        request["name"], {stage: request[metric] for stage, metric in STAGE_METRIC.items()}, request["e2e"]
     )
 
 
-def _slow_row(request: Mapping[str, Any], anchor: str | None) -> BarRow:
+def _slow_row(request: Mapping[str, Any]) -> BarRow:
     at, pieces = 0.0, []
     for stage, length in stage_lengths(request):
         tip = f"{stage} {seconds(length)}\nfrom {seconds(at)} to {seconds(at + length)}"
         pieces.append(Piece(start=at, end=at + length, shade=stage, tip=tip))
         at += length
-    return BarRow(name=short_name(request), figure=seconds(request["e2e"]), pieces=pieces, href=anchor)
+    return BarRow(name=short_name(request), figure=seconds(request["e2e"]), pieces=pieces, href=f"#{_anchor(request)}")
 
 
 def short_name(request: Mapping[str, Any]) -> str:
@@ -88,13 +104,6 @@ def stage_lengths(request: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [*told, ("other", rest)] if rest > 1e-6 else told
 
 
-def mix(report: Document) -> Markup:
-    """Two bars: how requests ended, and what the largest stage of the completed ones was."""
-    counts = report["requests"]
-    outcomes = {name: count for name, count in counts.items() if name not in {"total", "terminated"} and count}
-    return bars.mix([("outcome", outcomes), ("bottleneck", report["stages"]["bottlenecks"])], "mix of requests")
-
-
 def against_length(table: RequestTable) -> Markup | None:
     """TTFT against the length of the prompt, request by request; None if too few requests have both."""
     points = table.connection.execute(
@@ -106,3 +115,40 @@ def against_length(table: RequestTable) -> Markup | None:
     if len(points) < 20 or len({length for length, _ in points}) < 5:
         return None
     return distributions.against(points, f"TTFT by input tokens, {plural(len(points), 'request')}")
+
+
+def _mix(_: Workload, report: Document) -> list[Markup]:
+    """Two bars: how requests ended, and what the largest stage of the completed ones was."""
+    counts = report["requests"]
+    outcomes = {name: count for name, count in counts.items() if name not in {"total", "terminated"} and count}
+    drawn = bars.mix([("outcome", outcomes), ("bottleneck", report["stages"]["bottlenecks"])], "mix of requests")
+    return [drawn] if counts["total"] else []
+
+
+def _stages(workload: Workload, report: Document) -> list[Markup]:
+    return [over_time(workload)] if report["stages"]["count"] else []
+
+
+def _latency(workload: Workload, report: Document) -> list[Markup]:
+    told, table = report["latency"], workload.table
+    drawn = [
+        distribution(table, name, title, told[name])
+        for name, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e_completed", "E2E of completed"))
+        if told[name]["count"]
+    ]
+    within = told["itl_within_requests"]["itl_p99"]
+    if told["itl"]["relative_error"] is not None:
+        drawn.insert(2, distribution(table, "gap", "ITL", told["itl"], GAPS))
+    # Without single gaps the p99 of each request is the next best; it is named so in the title.
+    elif within["count"]:
+        drawn.insert(2, distribution(table, "itl_p99", "ITL, p99 of a request", within))
+    scatter = against_length(table)
+    return [*drawn, scatter] if scatter else drawn
+
+
+CHARTS: Final[Mapping[str, Callable[[Workload, Document], list[Markup]]]] = {
+    "mix": _mix,
+    "stages": _stages,
+    "latency": _latency,
+}
+"""Section of a report -> its charts."""

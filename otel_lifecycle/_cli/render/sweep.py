@@ -1,42 +1,56 @@
-"""A sweep as a table, a drawing and a page."""
+"""A sweep as sections."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import PurePath
 
 from markupsafe import Markup
 
-from otel_lifecycle._cli.comparison.sweep import SweepRun, throughput_of
+from otel_lifecycle._cli.comparison.sweep import SweepRun, plain, throughput_of
 from otel_lifecycle._cli.draw.bars import legend
 from otel_lifecycle._cli.draw.plot import Plot
 from otel_lifecycle._cli.draw.scale import linear, short_seconds, whole
-from otel_lifecycle._cli.render.pages import Page, Section, render
-from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
 from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
 
 FRONT = "on the front"
 
 
+def presented(runs: Sequence[SweepRun]) -> Presentation:
+    """Return a sweep ready for any form; it tests nothing, so no case fails."""
+    headline, runs_table = title_of(runs), table(runs)
+    return Presentation(
+        command="compare",
+        headline=headline,
+        plain=plain(runs),
+        sections=[
+            Section(title="Throughput against latency", charts=lambda: [scatter(runs)]),
+            Section(title=runs_table.title, tables=[runs_table]),
+        ],
+        cases=[JudgedCase(name=run.source, told=_told(run)) for run in runs],
+        title=f"Comparison of {len(runs)} runs",
+        subtitle=", ".join(run.source for run in runs),
+        opening=headline,
+    )
+
+
+def _told(run: SweepRun) -> str:
+    return ", ".join(f"{key} {value}" for key, value in asdict(run).items())
+
+
 def table(runs: Sequence[SweepRun]) -> Table:
     """Return a row for each run, in the order of the command line."""
-    return Table(
-        title="Runs",
-        columns=("run", "front", "requests", "success", "req/s", "tok/s", "TTFT p95", "TPOT p95", "E2E p95"),
-        rows=tuple(
-            (
-                shorten(text(run.source), 40),
-                FRONT if run.front else NOTHING,
-                number(run.requests),
-                share(run.success_rate),
-                number(run.request_throughput),
-                number(run.token_throughput),
-                seconds(run.ttft_p95),
-                seconds(run.tpot_p95),
-                seconds(run.e2e_completed_p95),
-            )
-            for run in runs
-        ),
+    return table_of(
+        "Runs",
+        map(asdict, runs),
+        written(lambda source: shorten(text(source), 40), "run:source"),
+        written(lambda front: FRONT if front else NOTHING, "front"),
+        written(number, "requests"),
+        written(share, "success:success_rate"),
+        written(number, "req/s:request_throughput", "tok/s:token_throughput"),
+        written(seconds, "TTFT p95:ttft_p95", "TPOT p95:tpot_p95", "E2E p95:e2e_completed_p95"),
         left=2,
         note=f"{FRONT}: no other run has at least its {_words(runs)} at no more than its E2E p95, which is of completed"
         " requests; nothing is tested here: compare two runs for that",
@@ -72,18 +86,4 @@ def scatter(runs: Sequence[SweepRun]) -> Markup:
     label = f"{_words(runs)} against E2E p95, {plural(len(placed), 'run')}"
     return legend([("accent", FRONT), ("muted", "beaten by another run")]) + plot.markup(
         label, f"{label}; up is slower"
-    )
-
-
-def page(runs: Sequence[SweepRun]) -> str:
-    """Return the page of a sweep."""
-    return render(
-        Page(
-            title=f"Comparison of {len(runs)} runs",
-            subtitle=", ".join(run.source for run in runs),
-            sections=[
-                Section(title="Throughput against latency", plots=[scatter(runs)]),
-                Section(title="Runs", tables=[table(runs)]),
-            ],
-        )
     )

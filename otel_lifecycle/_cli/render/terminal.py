@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
-from otel_lifecycle._cli.render.tables import Table
+from otel_lifecycle._cli.render.sections import Presentation, Table
 from otel_lifecycle._cli.text import printable
 
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
@@ -39,6 +39,22 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal and made.width < NARROWEST:
         return Console(stderr=stderr, highlight=False, emoji=False, width=NARROWEST)
     return made
+
+
+def show_presentation(out: Console, found: Presentation) -> None:
+    """Print a result."""
+    if found.opening:
+        out.print(found.opening, style="bold", markup=False)
+    for note in found.notes:
+        out.print(note, style="yellow", markup=False)
+    if found.sketch is not None:
+        found.sketch(out)
+    narrow = out.width < NARROWEST
+    show_tables(out, (part for table in found.tables for part in (narrow and table.narrow) or (table,)))
+    if found.diagnosis is not None:
+        show_diagnosis(out, found.diagnosis)
+    if found.closing:
+        out.print(f"\n{found.closing}", style="bold", markup=False)
 
 
 def show_tables(out: Console, tables: Iterable[Table]) -> None:

@@ -1,8 +1,10 @@
-"""One request as a page, and on a terminal."""
+"""One request as sections, and as a drawing on a terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from rich.cells import set_cell_size
@@ -10,9 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.render.pages import Page, Section, render
-from otel_lifecycle._cli.render.tables import Table
-from otel_lifecycle._cli.render.terminal import show_tables
+from otel_lifecycle._cli.render.sections import Presentation, Section, Table, table_of, written
 from otel_lifecycle._cli.requests.from_span import token_offsets
 from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
 from otel_lifecycle._cli.text import NOTHING, instant, number, plural, seconds, share, shorten, text
@@ -41,6 +41,42 @@ NO_TOKENS: Final = (
     "The span only has sums of its tokens. It has their times with LifecycleSpanProcessor(token_times=True), "
     "or with an event for each token."
 )
+
+
+def presented(found: Anatomy) -> Presentation:
+    """Return a request ready for any form."""
+    request = found.request
+    broken = violations(request)
+    return Presentation(
+        command="view",
+        headline=f"{text(request.name)}: {request.outcome}",
+        plain=plain(found),
+        sections=[
+            Section(title="Waterfall", charts=lambda: [charts.waterfall(found)]),
+            Section(
+                title="Attribution",
+                tables=[attribution(found)],
+                charts=lambda: [charts.shares(request)] if request.shares else [],
+            ),
+            Section(
+                title="Tokens",
+                tables=[stalls(found), latencies(request)],
+                charts=lambda: [charts.timeline(found), charts.gaps(found)] if len(found.tokens) > 1 else [],
+            ),
+            Section(
+                title="Neighbours",
+                tables=[neighbours(found)],
+                charts=lambda: [charts.neighbours(found)] if found.neighbours else [],
+            ),
+            Section(title=broken.title, tables=[broken]),
+            Section(title="Attributes", tables=[attributes(request)]),
+        ],
+        title=f"{request.name}: {request.outcome}",
+        subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns)}",
+        sketch=partial(sketch, found),
+        warnings=_warnings(found),
+        tiles=_tiles(request),
+    )
 
 
 def plain(found: Anatomy) -> dict[str, Any]:
@@ -81,8 +117,8 @@ def plain(found: Anatomy) -> dict[str, Any]:
     }
 
 
-def show(out: Console, found: Anatomy) -> None:
-    """Print a request."""
+def sketch(found: Anatomy, out: Console) -> None:
+    """Draw a request on a terminal: a line for each span, for its tokens and for each neighbour."""
     request = found.request
     title = Text.assemble((text(request.name), "bold"), f"  {request.outcome}  trace {request.trace_id}")
     out.print(title, highlight=False, soft_wrap=True)
@@ -106,8 +142,6 @@ def show(out: Console, found: Anatomy) -> None:
         out.print(_token_line(found, first, total, width), soft_wrap=True)
     for other in found.neighbours:
         out.print(_neighbour_line(other, first, total, width), soft_wrap=True)
-    tables = (attribution(found), stalls(found), neighbours(found), violations(request))
-    show_tables(out, [table for table in tables if table.rows])
     out.print(f"\n{_tokens_line(found)}", style="dim")
 
 
@@ -165,17 +199,17 @@ def _neighbour_line(other: NeighbourTrack, first: float, total: float, width: in
 
 def neighbours(found: Anatomy) -> Table:
     """The requests that were beside it, and for how long it blames them."""
-    rows = [
-        (
-            text(one.name),
-            seconds(one.queue),
-            seconds(one.stall),
-            ", ".join(f"{stage.stage} {seconds(stage.end - stage.start)}" for stage in one.stages),
-        )
-        for one in found.neighbours
-    ]
-    columns = ("beside it", "waited", "stalled", "its stages meanwhile")
-    return Table(title="Neighbours", columns=columns, rows=tuple(rows), left=1)
+
+    def meanwhile(stages: Sequence[Mapping[str, Any]]) -> str:
+        return ", ".join(f"{one['stage']} {seconds(one['end'] - one['start'])}" for one in stages)
+
+    return table_of(
+        "Neighbours",
+        map(asdict, found.neighbours),
+        written(text, "beside it:name"),
+        written(seconds, "waited:queue", "stalled:stall"),
+        written(meanwhile, "its stages meanwhile:stages"),
+    )
 
 
 def attribution(found: Anatomy) -> Table:
@@ -208,14 +242,14 @@ def stalls(found: Anatomy) -> Table:
 
 def violations(request: SeenRequest) -> Table:
     """What was illegal."""
-    rows = [(text(one.kind), text(one.event), text(one.state), text(one.rule)) for one in findings(request)]
-    return Table(title="Violations", columns=("kind", "event", "state", "rule"), rows=tuple(rows), left=4)
+    told = (one.plain() for one in findings(request))
+    return table_of("Violations", told, written(text, "kind", "event", "state", "rule"), left=4)
 
 
 def attributes(request: SeenRequest) -> Table:
     """All attributes of the span."""
     rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(request.attributes.items())]
-    return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2)
+    return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2, page_only=True)
 
 
 def _shown(key: str, value: object) -> str:
@@ -225,36 +259,6 @@ def _shown(key: str, value: object) -> str:
     if key == semconv.TOKEN_OFFSETS:
         return f"{plural(len(token_offsets({key: value})), 'token')} with a time"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def page(found: Anatomy) -> str:
-    """Return the page of a request."""
-    request = found.request
-    drawn = [charts.timeline(found), charts.gaps(found)] if len(found.tokens) > 1 else []
-    token_tables = [stalls(found)] if found.stalls else []
-    sections = [
-        Section(title="Waterfall", plots=[charts.waterfall(found)]),
-        Section(
-            title="Attribution", plots=[charts.shares(request)] if request.shares else [], tables=[attribution(found)]
-        ),
-        Section(title="Tokens", plots=drawn, tables=[*token_tables, latencies(request)]),
-        *(
-            [Section(title="Neighbours", plots=[charts.neighbours(found)], tables=[neighbours(found)])]
-            if found.neighbours
-            else []
-        ),
-        *([Section(title="Violations", tables=[violations(request)])] if violations(request).rows else []),
-        Section(title="Attributes", tables=[attributes(request)]),
-    ]
-    return render(
-        Page(
-            title=f"{request.name}: {request.outcome}",
-            subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns)}",
-            tiles=_tiles(request),
-            warnings=_warnings(found),
-            sections=sections,
-        )
-    )
 
 
 def _tiles(request: SeenRequest) -> list[tuple[str, str]]:
@@ -290,4 +294,4 @@ def latencies(request: SeenRequest) -> Table:
     for key, name in (("tpot", "TPOT"), ("token_span", "first to last token")):
         if key in request.seconds:
             rows.append((name, seconds(request.seconds[key])))
-    return Table(title="", columns=("latency", "time"), rows=tuple(rows))
+    return Table(title="", columns=("latency", "time"), rows=tuple(rows), page_only=True)
