@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
+from itertools import compress
 from operator import attrgetter
 from threading import RLock
 from typing import Final
@@ -40,6 +41,7 @@ the serving thread a millisecond, and no cause would stand out."""
 RAN_MOVES: Final = 4
 """A request with at least this many transitions, the end included, has run, whatever its shape."""
 
+_moves = attrgetter("moves")
 _stopped = attrgetter("stopped")
 _queued_from = attrgetter("queued_from")
 
@@ -244,9 +246,9 @@ class EngineLog:
                 found.pop()
             elif own in found:
                 found.remove(own)
-            for slot in found:
-                if slot.moves:
-                    self._change(self._settle, slot)
+            # In C, because nearly all of a busy engine's requests have entered everything before.
+            for slot in list(compress(found, map(_moves, found))):
+                self._change(self._settle, slot)
         return found
 
     def _still_ahead(self, arrival: int) -> int:

@@ -28,6 +28,7 @@ ENDED: Final = "ended"
 """The last state that a log enters, whatever the request ended as."""
 
 QUEUE: Final = "queue"
+DECODE: Final = "decode"
 PREEMPTED: Final = "preempted"
 RUNNING: Final = frozenset({"preprocessing", "prefill", "decode"})
 # A preempted request at an unknown time may as well have run: it did before, and it will again.
@@ -49,9 +50,10 @@ class EngineSlot:
     ``moves``: transitions that are not entered yet, the oldest first; ``seated``: whether any was.  ``weight``: what
     the log counts for it once it has ended.  ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how
     many of them count, the stage it is in, and since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``:
-    when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``steady``: it
-    ran from ``began`` to ``stopped`` without a break and without doubt, so these three say everything about its
-    running.  ``unsure``: stretches in which it may have run.
+    when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``decoding``:
+    since when it has been in decode, as ``view`` says, in one comparison; else NEVER.  ``steady``: it ran from
+    ``began`` to ``stopped`` without a break and without doubt, so these three say everything about its running.
+    ``unsure``: stretches in which it may have run.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class EngineSlot:
         "_stays",
         "arrived",
         "began",
+        "decoding",
         "moves",
         "pieces",
         "queued",
@@ -82,6 +85,7 @@ class EngineSlot:
         self.queued_from = NEVER if later or at is None else at
         self.queued = False
         self.began = self.stopped = NEVER
+        self.decoding = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
         self.unsure: list[tuple[int, int]] = []
@@ -95,6 +99,8 @@ class EngineSlot:
         count, left, since = self.view
         # States that hold nothing of the engine, the end among them, have no stage.
         stage = self._stays.get(state)
+        # Before the view: a reader that finds it NEVER looks at the stays.
+        self.decoding = NEVER
         # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
             self._enter_in_doubt(stage, at)
@@ -113,6 +119,8 @@ class EngineSlot:
             self.stopped = at
         # The piece is there before the view counts it.
         self.view = (count, stage, at)
+        if stage == DECODE:
+            self.decoding = at
         if self.began == NEVER and stage in RUNNING:
             self.began = at
         elif stage == QUEUE:
@@ -151,6 +159,7 @@ class EngineSlot:
     def doubt(self, start: int, end: int) -> None:
         """Make everything between two times unsure, and no stay certain any more."""
         self.steady = False
+        self.decoding = NEVER
         self.unsure = [(start, end)]
         self._doubt = (None, False)
         self.view = (0, None, None)

@@ -108,6 +108,8 @@ def _split_wait(wait: Window, seen: Survey, *, full: bool) -> tuple[QueueSplit |
     if wait is None:
         return None, []
     whole = wait[1] - wait[0]
+    if not whole:
+        return QueueSplit(), []
     many = len(seen.stages)
     # Where nobody came or went during the wait, the undivided form does for a tenth of the cost.
     shares = divide(seen.beside, [wait], many) if seen.beside else undivided(whole, many)
@@ -139,9 +141,7 @@ def _split_stalls(
     prefills = [
         (start, end, other)
         for other in others
-        if ((view := other.view)[1] != "decode" or view[2] is None or view[2] > first)
-        and other.began < last
-        and other.stopped > first
+        if other.decoding > first and other.began < last and other.stopped > first
         for start, end, stage in other.stays()
         if stage == "prefill" and start < last and end > first
     ]
