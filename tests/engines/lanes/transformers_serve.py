@@ -59,5 +59,9 @@ def _outcome(version: str, load: shared.Run, ours: Exported) -> Outcome:
     shared.clients(outcome, load.told, spans)
     outcome.floor("requests", len(load.told), 200)
     outcome.floor("disconnects", sum(one.left for one in load.told), 2)
+    outcome.notes.append(
+        "the server makes one choice, takes a prompt of any length, and tells neither stages nor evictions: "
+        "the lane `transformers` compares those"
+    )
     shared.cost(outcome, load)
     return outcome
