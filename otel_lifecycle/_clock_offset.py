@@ -13,6 +13,14 @@ READ_NS: Final = 50_000
 """Two readings further apart than this had a thread switch between them; they are read again, a few times."""
 
 
+def _read_again() -> tuple[int, int, int]:
+    for _ in range(READS - 1):
+        before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+        if after - before < READ_NS:
+            break
+    return before, wall, after
+
+
 class ClockOffset:
     """What turns a reading of the monotonic clock into epoch nanoseconds."""
 
@@ -28,10 +36,9 @@ class ClockOffset:
         own, times that are given to two of them in epoch nanoseconds could not be compared to the nanosecond.  A wall
         clock that was set, or has drifted further, replaces it; requests that are open keep theirs.
         """
-        for _ in range(READS):
-            before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
-            if after - before < READ_NS:
-                break
+        before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+        if after - before >= READ_NS:
+            before, wall, after = _read_again()
         # The wall clock was read between the two, so their middle is its best partner.
         # On a busy machine none of the reads may be a quick one: what it measures is unsure by half its length, which
         # is not a drift of the clock.

@@ -23,7 +23,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, Generic, TypeVar
 
-from opentelemetry.context import Context, create_key, set_value
+from opentelemetry.context import Context, create_key
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle._assessor import Assessor, RegisteredRequest
@@ -68,7 +68,8 @@ _CLAIM: Final = create_key("otel_lifecycle-claim")
 
 def with_claim(context: Context, claim: Claim) -> Context:
     """Return the context to start a request span in."""
-    return set_value(_CLAIM, claim, context)
+    # One copy of the context: `set_value` makes two.
+    return Context(context, **{_CLAIM: claim})
 
 
 def claim_in(context: Context | None) -> Claim | None:
@@ -105,23 +106,14 @@ class ProviderCache(Generic[T]):
             return make(provider)
 
 
-class _Sweep:
-    """The sweep of the open requests: when the next is due, and which requests the current one has yet to visit."""
-
-    __slots__ = ("due", "left")
-
-    def __init__(self) -> None:
-        self.due = 0
-        self.left: deque[int] = deque()
-
-
 class Runtime:
     """What this process keeps of requests, processors and providers.
 
     ``open_requests``: every request that has not ended, and every ended one whose backend still produces tokens.
     ``dropped``: requests whose handle is gone; a finalizer appends there and does nothing else.  ``record_exceptions``:
     whether an exception leaves its message and stack on the span, or its type alone.  ``endings``: how an exception
-    ends a request; ``configure(endings=)`` extends it.  ``engines``: the interval logs of the engines.
+    ends a request; ``configure(endings=)`` extends it.  ``engines``: the interval logs of the engines.  ``sweep_due``:
+    the reading of the clock from which the next sweep of the open requests is due.
     """
 
     def __init__(self) -> None:
@@ -139,7 +131,9 @@ class Runtime:
         self._by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._foreign_seen: dict[tuple[int, int], object] = {}
         self._foreign_order: deque[tuple[int, int]] = deque()
-        self._sweep = _Sweep()
+        self.sweep_due = 0
+        # Which requests the current sweep has yet to visit.
+        self._to_sweep: deque[int] = deque()
         # One for each thread: other threads may sweep at the same time, each over its own slice.
         self._busy = threading.local()
 
@@ -229,11 +223,6 @@ class Runtime:
 
     # Housekeeping.
 
-    @property
-    def sweep_due(self) -> int:
-        """The reading of the clock from which the next sweep is due."""
-        return self._sweep.due
-
     def housekeep(self, *, now: bool = False) -> None:
         """End the requests whose handle is gone and, once a second or ``now``, sweep the open ones.
 
@@ -241,7 +230,7 @@ class Runtime:
         Ending one keeps house too: a thread that is at it already goes no deeper, however many were dropped at once.
         """
         # The usual case: there is nothing to do.
-        if not now and not self.dropped and perf_counter_ns() < self._sweep.due:
+        if not now and not self.dropped and perf_counter_ns() < self.sweep_due:
             return
         if getattr(self._busy, "here", False):
             return
@@ -250,20 +239,20 @@ class Runtime:
             clock = perf_counter_ns()
             if now:
                 self._drain(sys.maxsize)
-                self._sweep.due = clock + SWEEP_INTERVAL_NS
-                self._sweep.left.clear()
+                self.sweep_due = clock + SWEEP_INTERVAL_NS
+                self._to_sweep.clear()
                 for request in self.snapshot():
                     _guarded(partial(request.sweep, clock, thorough=True))
             else:
                 self._drain(DROPPED_SLICE)
-                if clock >= self._sweep.due:
+                if clock >= self.sweep_due:
                     self._sweep_slice(clock)
         finally:
             self._busy.here = False
 
     def _sweep_slice(self, clock: int) -> None:
         """Sweep the next open requests; the sweep stays due until it has visited all."""
-        left = self._sweep.left
+        left = self._to_sweep
         if not left:
             left.extend(_copied(self.open_requests))
         for _ in range(SWEEP_SLICE):
@@ -274,7 +263,7 @@ class Runtime:
             if request is not None:
                 _guarded(partial(request.sweep, clock, thorough=False))
         if not left:
-            self._sweep.due = clock + SWEEP_INTERVAL_NS
+            self.sweep_due = clock + SWEEP_INTERVAL_NS
 
     def _drain(self, most: int) -> None:
         for _ in range(most):

@@ -41,6 +41,7 @@ _STAYS: Final[dict[str, str | None]] = {
     "preempted": PREEMPTED,
 }
 # In this shape preprocessing comes before the queue: the request holds nothing of the engine yet.
+_NO_DOUBT: Final[tuple[int | None, bool]] = (None, False)
 _STAYS_BEFORE_QUEUE: Final[dict[str, str | None]] = {**_STAYS, "preprocessing": None}
 
 
@@ -80,19 +81,18 @@ class EngineSlot:
         self.who = who
         self.arrived = at
         self.moves: list[tuple[str, int | None]] = []
-        self.seated = False
+        self.seated = self.queued = False
         self.weight = 0
         self.queued_from = NEVER if later or at is None else at
-        self.queued = False
-        self.began = self.stopped = NEVER
-        self.decoding = NEVER
+        self.began = self.stopped = self.decoding = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
-        self.unsure: list[tuple[int, int]] = []
+        # Replaced, not changed: one empty value serves nearly all of them.
+        self.unsure: tuple[tuple[int, int], ...] = ()
         self.view: tuple[int, str | None, int | None] = (0, None if later else QUEUE, at)
         self._stays = _STAYS_BEFORE_QUEUE if later else _STAYS
         # Start of the current (or last) stretch of unknown times, and whether the request may have run in it.
-        self._doubt: tuple[int | None, bool] = (None, False)
+        self._doubt = _NO_DOUBT
 
     def enter(self, state: str, at: int | None) -> None:
         """Enter a state of the lifecycle at a time that may be unknown; the name of an end ends its last stay."""
@@ -140,7 +140,7 @@ class EngineSlot:
             self._doubt = (start, may_run)
         elif may_run:
             start = at if start is None else start
-            self.unsure.append((min(start, at), max(start, at)))
+            self.unsure += ((min(start, at), max(start, at)),)
         # After the stretch was added: a reader finds it there, or still going on.
         self.view = (count, stage, at)
         if at is not None and self.began == NEVER and stage in RUNNING:
@@ -160,7 +160,7 @@ class EngineSlot:
         """Make everything between two times unsure, and no stay certain any more."""
         self.steady = False
         self.decoding = NEVER
-        self.unsure = [(start, end)]
+        self.unsure = ((start, end),)
         self._doubt = (None, False)
         self.view = (0, None, None)
         self.pieces = []

@@ -13,10 +13,11 @@ from enum import Enum
 from time import perf_counter_ns, time_ns
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from otel_lifecycle._core.lifecycle import NOT_ARRIVED
 from otel_lifecycle._core.text import shown
 from otel_lifecycle._core.values import check_timestamp
 from otel_lifecycle._runtime import runtime
-from otel_lifecycle.errors import ForeignClock, InvalidTimestamp
+from otel_lifecycle.errors import ForeignClock, InvalidTimestamp, LifecycleError
 
 
 class Now(Enum):
@@ -96,19 +97,19 @@ def monotonic(seconds: float | None = None, *, ns: int | None = None) -> Monoton
 class Anchor(NamedTuple):
     """One moment on both clocks, nanoseconds."""
 
-    wall: int
     monotonic: int
+    offset: int
+    """What turns a monotonic reading into epoch nanoseconds."""
 
     @property
-    def offset(self) -> int:
-        """What turns a monotonic reading into epoch nanoseconds."""
-        return self.wall - self.monotonic
+    def wall(self) -> int:
+        """The moment in epoch nanoseconds."""
+        return self.monotonic + self.offset
 
 
 def anchor() -> Anchor:
     """Read both clocks."""
-    reading, offset = runtime().clock_offset.read()
-    return Anchor(reading + offset, reading)
+    return Anchor._make(runtime().clock_offset.read())
 
 
 def past_reading(at_ns: object, offset: int) -> int | None:
@@ -157,6 +158,17 @@ def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
             timestamp=at_ns,
         )
     return epoch - offset
+
+
+def arrival_of(at_ns: object, opened: Anchor) -> int:
+    """Return an arrival as a reading of the request's clock; where it is unknown or impossible, when it was opened."""
+    if at_ns is NOW:
+        return opened.monotonic
+    try:
+        arrival = on_axis(at_ns, opened.offset, "arrive", NOT_ARRIVED)
+    except LifecycleError:
+        return opened.monotonic
+    return opened.monotonic if arrival is None else arrival
 
 
 def moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:

@@ -228,10 +228,11 @@ class _Template(NamedTuple):
     """What a set of conditions amounts to once it is read and cleaned."""
 
     labels: RequestLabels
-    attributes: Mapping[str, Any]
+    attributes: dict[str, Any]
 
 
-_templates: Final[dict[tuple[tuple[str, object], ...], _Template]] = {}
+# By the operation of a shape, and conditions as they were given.
+_templates: Final[dict[tuple[object, ...], _Template]] = {}
 
 
 class RequestConditions:
@@ -239,38 +240,14 @@ class RequestConditions:
 
     __slots__ = ("attributes", "deadline", "labels", "usage")
 
-    def __init__(self) -> None:
-        self.labels = _USUAL_LABELS
-        self.attributes: dict[str, Any] = {}
+    def __init__(self, labels: RequestLabels, attributes: dict[str, Any]) -> None:
+        self.labels = labels
+        self.attributes = attributes
         self.usage: dict[str, int] = {}
         self.deadline: float | None = None
 
-    def take_all(self, values: Mapping[str, object]) -> list[InvalidValue]:
+    def take_each(self, values: Mapping[str, object]) -> list[InvalidValue]:
         """Take what is given at arrival; return what is wrong with it."""
-        own = values.keys() & _OWN
-        if not own:
-            return self._take_shared(values)
-        wrong = self._take_shared({name: value for name, value in values.items() if name not in own})
-        return wrong + self._take_each({name: values[name] for name in values if name in own})
-
-    def _take_shared(self, values: Mapping[str, object]) -> list[InvalidValue]:
-        """Take the conditions that are the same for all requests of a server: read and cleaned once for all of them."""
-        # The exact type: the methods of another one may raise, and equal values of it may read differently.
-        if not _TEXT_ONLY.issuperset(map(type, values.values())):
-            return self._take_each(values)
-        key = tuple(values.items())
-        known = _templates.get(key)
-        if known is not None:
-            self.labels = known.labels
-            self.attributes.update(known.attributes)
-            return []
-        wrong = self._take_each(values)
-        # Only texts that were clean: what is kept is bounded by their length.
-        if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
-            _templates[key] = _Template(self.labels, dict(self.attributes))
-        return wrong
-
-    def _take_each(self, values: Mapping[str, object]) -> list[InvalidValue]:
         wrong: list[InvalidValue] = []
         # The labels are made once: a frozen object for each of them would be half the cost of opening a request.
         labels: dict[str, Any] = {}
@@ -324,8 +301,45 @@ class RequestConditions:
         return self.deadline is not None if row.attribute is None else row.attribute in self.attributes
 
 
+def known_conditions(operation: str, values: Mapping[str, object]) -> RequestConditions | None:
+    """Return conditions that were read before; None where some have to be read.  ``operation``: unless they say one.
+
+    The conditions of a server are the same for all its requests: they are read and cleaned once for all of them.
+    """
+    # The exact type: the methods of another one may raise, and equal values of it may read differently.
+    if not _TEXT_ONLY.issuperset(map(type, values.values())):
+        return None
+    known = _templates.get((operation, *values.items()))
+    return None if known is None else RequestConditions(known.labels, known.attributes.copy())
+
+
+def read_conditions(operation: str, values: Mapping[str, object]) -> tuple[RequestConditions, list[InvalidValue]]:
+    """Read what is given at arrival; return it with what is wrong with it.  ``operation``: unless they say one."""
+    known = known_conditions(operation, values)
+    if known is not None:
+        return known, []
+    own = values.keys() & _OWN
+    if not own:
+        return _read_shared(operation, values)
+    shared = {name: value for name, value in values.items() if name not in own}
+    known = known_conditions(operation, shared)
+    conditions, wrong = _read_shared(operation, shared) if known is None else (known, [])
+    return conditions, wrong + conditions.take_each({name: values[name] for name in values if name in own})
+
+
+def _read_shared(operation: str, values: Mapping[str, object]) -> tuple[RequestConditions, list[InvalidValue]]:
+    conditions = RequestConditions(_USUAL_LABELS, {})
+    wrong = conditions.take_each({"operation": operation, **values})
+    conditions.attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
+    # Only texts that were clean: what is kept is bounded by their length.
+    if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
+        key = (operation, *values.items())
+        _templates[key] = _Template(conditions.labels, conditions.attributes.copy())
+    return conditions, wrong
+
+
 def _are_clean(values: Mapping[str, Any]) -> bool:
-    return all(clean(text) == text for text in values.values())
+    return all(type(text) is str and clean(text) == text for text in values.values())
 
 
 def check_role(role: object) -> str:

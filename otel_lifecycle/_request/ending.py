@@ -86,9 +86,10 @@ class RequestEnding:
         self.silenced = False
         self.finished = False
         self.late = _NOTHING_LATE
-        self._reason: str | None = None
-        self._error_type: str | None = None
-        self._ended_at = 0
+        # Set by `close`, before anything reads them.
+        self._reason: str | None
+        self._error_type: str | None
+        self._ended_at: int
         self._reported: str | None = None
         # Its holder finishes the request: another thread, or this one, interrupted by a signal handler meanwhile.
         self._finishing = Lock()

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from otel_lifecycle._core.lifecycle import Stage
+from otel_lifecycle._guard import guard
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.event_kinds import NOTES, RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, is_nothing
@@ -27,7 +28,7 @@ class MarkedRequest(OneAtATime):
     __slots__ = ("ending", "state")
 
     def __init__(self, state: RequestState, ending: RequestEnding) -> None:
-        super().__init__()
+        self.free()
         self.state = state
         self.ending = ending
 
@@ -35,6 +36,35 @@ class MarkedRequest(OneAtATime):
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
         return self.state.status is not None
+
+    def advance(self, event: str) -> bool:
+        """Apply an event that happens now; False, and nothing has changed, where :meth:`mark` has to take it.
+
+        What :meth:`_run` does, without the calls in between: a server comes past here at every boundary.
+        """
+        state, mine, applied = self.state, False, None
+        try:
+            with self._lock:
+                if self._busy or state.status is not None:
+                    return False
+                try:
+                    mine = self._busy = True
+                    applied = state.advance(event)
+                finally:
+                    self._busy = False
+                    # Not where the mark is still to come: the calls that interrupted it run after it.
+                    if self._deferred and applied is not False:
+                        self._run_deferred()
+            return applied
+        except LifecycleError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the guard decides
+            guard.fault("request", error)
+            return True
+        finally:
+            # One of the calls that interrupted this one may have ended it.
+            if mine and state.status is not None:
+                self._after_call()
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""

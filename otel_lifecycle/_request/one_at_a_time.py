@@ -26,11 +26,8 @@ class OneAtATime:
 
     __slots__ = ("_busy", "_deferred", "_lock")
 
-    def __init__(self) -> None:
-        self.free()
-
     def free(self) -> None:
-        """Reset in a forked child: a thread of the parent may have held the lock."""
+        """Let calls in: at first, and in a forked child, since a thread of the parent may have held the lock."""
         # Re-entrant: otherwise a signal handler that marks this request would wait for its own thread.
         self._lock = RLock()
         self._busy = False

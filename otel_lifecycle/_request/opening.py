@@ -20,17 +20,20 @@ from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, past_reading
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, arrival_of, past_reading
 from otel_lifecycle._request.conditions import (
     CONDITION_DEFAULTS,
     ConditionKeywords,
     RequestConditions,
     check_role,
     given,
+    known_conditions,
+    read_conditions,
 )
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
 from otel_lifecycle._request.no_request import NO_REQUEST
+from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.stages import CurrentStage
 from otel_lifecycle._request.state import RequestState
@@ -66,10 +69,13 @@ def request(
     Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
     impossible condition is an ``invalid_value`` violation.
     """
-    refuse_unknown("request", conditions, CONDITION_DEFAULTS)
-    check_role(conditions.get("role", "whole"))
+    known = known_conditions(get_shape(shape).operation, conditions)
+    if known is None:
+        refuse_unknown("request", conditions, CONDITION_DEFAULTS)
+        check_role(conditions.get("role", "whole"))
     return open_request(
-        given(conditions),
+        given(conditions) if known is None else conditions,
+        known=known,
         shape=shape,
         arrived_at_ns=arrived_at_ns,
         parent=parent,
@@ -88,34 +94,46 @@ def open_request(
     started: Anchor | None = None,
     parent: Parent = None,
     unmarked: bool = False,
+    known: RequestConditions | None = None,
 ) -> Request:
     """Open a request of given conditions; ``started`` and ``parent`` where it arrived earlier, in another context.
 
     ``unmarked``: the one that opens it marks no boundaries; the first output passes those that nobody marked.
+    ``known``: what ``values`` are, where they were read before.
     """
-    the_shape = get_shape(shape)
-    here = runtime()
+    the_shape, here = get_shape(shape), runtime()
+    opened = anchor() if started is None else started
     # Before another one is opened, so that dropped requests end at least as fast as new ones come.
-    here.housekeep()
-    here.warn_after_fork()
+    if here.dropped or opened.monotonic >= here.sweep_due:
+        here.housekeep()
+    if here.forked:
+        here.warn_after_fork()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    state = RequestState(the_shape, anchor() if started is None else started, unmarked=unmarked)
-    conditions = RequestConditions()
-    wrong = conditions.take_all({"operation": the_shape.operation, **values})
-    writer = SpanWriter(source_of(tracer_provider), context, state.offset)
+    conditions, wrong = read_conditions(the_shape.operation, values) if known is None else (known, [])
+    if the_shape.name != "default":
+        conditions.attributes[semconv.SHAPE] = the_shape.name
+    writer = SpanWriter(source_of(tracer_provider), context, opened.offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
-    if not _start_span(writer, state, conditions, with_claim(context, claim), arrived_at_ns, previous):
+    try:
+        link = None if previous is None else _link_to(previous)
+        # At arrival; at the moment of the call where that is unknown or impossible.
+        start = arrival_of(arrived_at_ns, opened)
+        writer.start(with_claim(context, claim), conditions.labels, conditions.attributes, link=link, start=start)
+    except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
+        say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
-    assessor = claim.assessor
-    if assessor is not None:
-        here.seen_with(writer.provider, assessor)
+    assessor, events = claim.assessor, UNSEEN
     # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
-    elif not writer.span.is_recording():
-        state.events.unseen = True
+    if assessor is None and not writer.span.is_recording():
         assessor = here.assessor_for(writer.provider)
         if assessor is None:
             return NO_REQUEST
+    else:
+        events = SpanEvents()
+        if assessor is not None:
+            here.seen_with(writer.provider, assessor)
+    state = RequestState(the_shape, opened, events, unmarked=unmarked)
     return _arrive(TrackedRequest(state, conditions, writer), assessor, arrived_at_ns, wrong)
 
 
@@ -132,35 +150,7 @@ def _arrive(
     return handle
 
 
-def _start_span(
-    writer: SpanWriter,
-    state: RequestState,
-    conditions: RequestConditions,
-    claiming: Context,
-    arrived_at_ns: AtNs,
-    previous: object,
-) -> bool:
-    """Start the request span at arrival; at the moment of the call where arrival is unknown or impossible.
-
-    False where that raised: the server's request must not fail for a sampler, or for another span processor.
-    """
-    attributes = conditions.attributes
-    attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
-    if state.timeline.shape.name != "default":
-        attributes[semconv.SHAPE] = state.timeline.shape.name
-    try:
-        arrival = state.arrival_of(arrived_at_ns)
-        start = state.anchor.monotonic if arrival is None else arrival
-        writer.start(claiming, conditions.labels, attributes, link=_link_to(previous), start=start)
-    except Exception as error:  # noqa: BLE001  # somebody else's code, as said above
-        say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
-        return False
-    return True
-
-
 def _link_to(previous: object) -> Link | None:
-    if previous is None:
-        return None
     if is_a(previous, Request):
         before = tracked_of(previous)  # type: ignore[arg-type]  # a handle by the line above
         previous = None if before is None else before.writer.span.get_span_context()

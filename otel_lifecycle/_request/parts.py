@@ -22,8 +22,9 @@ from otel_lifecycle._core.lifecycle import BOUNDARIES, Shape
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.values import MAX_CHOICES, check_choice
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import AtNs, anchor
-from otel_lifecycle._request.conditions import RequestConditions, given
+from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
+from otel_lifecycle._request.conditions import RequestConditions, given, read_conditions
+from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracked import TrackedRequest
@@ -89,14 +90,13 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
         what = "a part after the end"
         whole.violate(EventAfterTerminal(what, state=whole.state.name, event="part"))
     number = _choice_of(whole, choice)
-    state = RequestState(whole.state.timeline.shape, anchor(), unmarked=False)
-    conditions = RequestConditions()
-    wrong = conditions.take_all({**_inherited(whole), **given(more), "role": "part"})
+    shape = whole.state.timeline.shape
+    state = RequestState(shape, anchor(), SpanEvents(), unmarked=False)
+    conditions, wrong = read_conditions(shape.operation, {**_inherited(whole), **given(more), "role": "part"})
     if conditions.labels.unit is not None:
         state.checker.count_amounts()
     context = set_span_in_context(whole.writer.span, whole.writer.parent)
     writer = whole.writer.beside(context, state.offset)
-    arrival = state.arrival_of(arrived_at_ns)
     attributes = {**conditions.attributes, semconv.CHOICE: number}
     try:
         writer.start(
@@ -104,7 +104,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
             conditions.labels,
             attributes,
             link=None,
-            start=state.anchor.monotonic if arrival is None else arrival,
+            start=arrival_of(arrived_at_ns, state.anchor),
         )
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)

@@ -38,8 +38,8 @@ class SpanEvents:
 
     __slots__ = ("dropped", "items", "others", "unseen")
 
-    def __init__(self) -> None:
-        self.unseen = False
+    def __init__(self, *, unseen: bool = False) -> None:
+        self.unseen = unseen
         self.items: list[SpanEvent] = []
         self.others = 0
         self.dropped = 0
@@ -78,3 +78,7 @@ class SpanEvents:
         if violation.event is not None:
             attributes[semconv.VIOLATION_EVENT] = clean(violation.event)
         self.show(semconv.VIOLATION_SPAN_EVENT, perf_counter_ns(), attributes, exact=False)
+
+
+UNSEEN: Final = SpanEvents(unseen=True)
+"""Those of every request whose span is not recorded: it keeps nothing, so one serves all of them."""

@@ -17,6 +17,7 @@ from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
     Span,
+    SpanKind,
     Status,
     StatusCode,
     get_current_span,
@@ -78,10 +79,12 @@ class SpanWriter:
     ) -> None:
         """Start the request span at ``start``, a reading of the request's clock."""
         # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
-        self.span = self._source.tracer.start_span(
-            self._source.span_name(labels.operation, labels.model),
+        source, parent = self._source, self.parent
+        self.span = source.tracer.start_span(
+            source.span_name(labels.operation, labels.model),
             claiming,
-            kind=span_kind(get_current_span(self.parent).get_span_context()),
+            # An empty context, as in a server that is instrumented by nothing else, has no span.
+            kind=span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
             attributes=attributes,
             links=() if link is None else (link,),
             start_time=start + self._offset,

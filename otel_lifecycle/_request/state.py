@@ -56,11 +56,11 @@ class RequestState:
         "unmarked",
     )
 
-    def __init__(self, shape: Shape, anchor: Anchor, *, unmarked: bool) -> None:
+    def __init__(self, shape: Shape, anchor: Anchor, events: SpanEvents, *, unmarked: bool) -> None:
         self.anchor = anchor
         self.offset = anchor.offset
         self.timeline = Timeline(shape)
-        self.events = SpanEvents()
+        self.events = events
         self.checker = Checker(self.timeline)
         self.path: PathReference = no_path
         self._led_to: Log | None = None
@@ -110,36 +110,27 @@ class RequestState:
 
     # Boundaries.
 
-    def arrival_of(self, at_ns: Any) -> int | None:
-        """Read the time of arrival; None where it is unknown or impossible."""
-        if at_ns is NOW:
-            return self.anchor.monotonic
-        try:
-            return on_axis(at_ns, self.offset, "arrive", self.timeline.state)
-        except LifecycleError:
-            return None
-
     def arrive(self, at_ns: Any) -> None:
         """Apply the first event.  An arrival given at its time does not move the anchor."""
-        if at_ns is NOW and self.timeline.advance("arrive", self.anchor.monotonic):
-            self.arrived = self.anchor.monotonic
-            self._applied("arrive", explicit=False)
+        if at_ns is NOW:
+            self.arrived = now = self.anchor.monotonic
+            self.timeline.arrive(now)
+            self.events.show_transition("arrive", now)
             return
-        time = self.anchor.monotonic if at_ns is NOW else self._given_time("arrive", at_ns)
-        self._apply("arrive", time, given=at_ns is not NOW)
+        self._apply("arrive", self._given_time("arrive", at_ns), given=True)
         self.arrived = self.timeline.applied_at
-        self._applied("arrive", explicit=at_ns is not NOW)
+        self._applied("arrive", explicit=True)
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""
         live = at_ns is NOW
         # Nearly every mark is one reading of the clock, in order.  By identity: another type takes the long way.
-        usual = live and count is ONE and choice is FIRST and self._explicit_latest is None
-        if usual and self._advance(event):
+        usual = live and count is ONE and choice is FIRST
+        if usual and self.advance(event):
             return True
         event = self._ahead(event)
         # It was marked as a token, or what lies before it has just passed.
-        if usual and event == "first_token" and self._advance(event):
+        if usual and event == "first_token" and self.advance(event):
             return True
         time = self._live_time(event) if live else self._given_time(event, at_ns)
         legal = self._apply(event, time, count, choice, given=not live)
@@ -200,19 +191,20 @@ class RequestState:
         if log is not self._led_to:
             self._lead(log)
 
-    def _advance(self, event: str) -> bool:
-        """Apply an event the short way, all of it; False where the long one has to judge it."""
+    def advance(self, event: str) -> bool:
+        """Apply an event that happens now the short way, all of it; False where :meth:`mark` has to judge it."""
         timeline, now = self.timeline, perf_counter_ns()
-        if not timeline.advance(event, now):
+        if self._explicit_latest is not None or not timeline.advance(event, now):
             return False
+        state, feed = timeline.state, self.feed
         if not self.events.unseen:
             self.events.show_transition(event, now)
-        if self.feed is not None:
-            self.feed.move(timeline.state, now)
-        if event not in TERMINAL_EVENTS:
+        if feed is not None:
+            feed.move(state, now)
+        if not self._marks_boundaries and event not in TERMINAL_EVENTS:
             self.unmarked = False
             self._marks_boundaries = True
-        if timeline.state == "decode":
+        if state == "decode":
             self._lead(timeline.tokens[0])
         elif self._led_to is not None:
             self._lead(None)

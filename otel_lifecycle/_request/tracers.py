@@ -29,7 +29,7 @@ class TracerSource:
     The provider is held weakly: a cache must not keep a test's provider alive.
     """
 
-    __slots__ = ("_models", "_operations", "_phases", "provider", "tracer")
+    __slots__ = ("_models", "_names", "_operations", "_phases", "provider", "tracer")
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)
@@ -37,11 +37,19 @@ class TracerSource:
         self._models = Bounded(MAX_MODELS)
         self._operations = Bounded(MAX_OPERATIONS)
         self._phases = Bounded(MAX_PHASES)
+        self._names: dict[tuple[str, str | None], str] = {}
 
     def span_name(self, operation: str, model: str | None) -> str:
         """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""
-        name = self._operations.admit(operation)
-        return name if model is None else f"{name} {self._models.admit(model)}"[:MAX_LENGTH]
+        known = self._names.get((operation, model))
+        if known is not None:
+            return known
+        named, of_model = self._operations.admit(operation), None if model is None else self._models.admit(model)
+        name = named if of_model is None else f"{named} {of_model}"[:MAX_LENGTH]
+        # Only what both sets have admitted, which bounds it; what is beyond them is looked up anew.
+        if named == operation and of_model == model:
+            self._names[operation, model] = name
+        return name
 
     def phase_name(self, name: str) -> str:
         """Return the name of a part of a stage; beyond the bound it is ``_OTHER``."""

@@ -62,7 +62,7 @@ class TrackedRequest(MarkedRequest):
         self.parts: list[TrackedRequest] = []
         self._parts_opened = 0
         self.reference: HandleReference
-        self._facts = RequestFacts(state, conditions, writer)
+        self._facts: RequestFacts | None = None
 
     def open(self, reference: HandleReference, assessor: Assessor | None, arrived_at_ns: AtNs) -> None:
         """Let the request arrive, and register it."""
@@ -95,6 +95,13 @@ class TrackedRequest(MarkedRequest):
     def labels(self) -> RequestLabels:
         """What its metrics are labelled with."""
         return self.conditions.labels
+
+    @property
+    def facts(self) -> RequestFacts:
+        """What the server says of it after its arrival; few requests have any."""
+        if self._facts is None:
+            self._facts = RequestFacts(self.state, self.conditions, self.writer)
+        return self._facts
 
     @property
     def assessor(self) -> Assessor | None:
@@ -153,7 +160,7 @@ class TrackedRequest(MarkedRequest):
 
     def _set(self, values: Mapping[str, object]) -> None:
         if self.state.status is None:
-            self._facts.set(values)
+            self.facts.set(values)
             if self.ending.seat is not None:
                 self.ending.seat.rename(self.conditions)
                 self.ending.seat.reshape(self.state.timeline.shape.name, self.state.arrived)
@@ -166,7 +173,7 @@ class TrackedRequest(MarkedRequest):
 
     def _response(self, response_id: object, model: object, finish_reasons: object) -> None:
         if self.state.status is None:
-            self._facts.respond(response_id, model, finish_reasons)
+            self.facts.respond(response_id, model, finish_reasons)
         else:
             self.ending.told_after_end("response")
 
@@ -319,7 +326,7 @@ class TrackedRequest(MarkedRequest):
     def finish_by_word(self, word: object, at_ns: Any, error: object) -> None:
         """End it by an engine's finish reason, which is that of its response, too, if none was given."""
         if not self.ended:
-            if is_a(word, str) and not self._facts.finish_reasons:
+            if is_a(word, str) and not self.facts.finish_reasons:
                 self.response(None, None, [word])
             self.show_exception(error)
             self.finish(of_finish_reason(word, error, runtime().endings), at_ns)

@@ -58,6 +58,17 @@ def apply(timeline: Timeline, event: str, now: int, how: str) -> None:
         return
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_arrival_that_is_read_now_is_one_of_both_ways(shape: str) -> None:
+    """What cannot go wrong is not judged, and leaves what the two ways leave."""
+    quick, short, plain = (Timeline(SHAPES[shape]) for _ in range(3))
+    quick.arrive(7)
+    assert short.advance("arrive", 7)
+    plain.apply("arrive", 7)
+    assert fields(quick) == fields(short) == fields(plain)
+    assert quick.plain
+
+
 def test_the_short_way_is_taken_by_a_whole_request() -> None:
     """A request without anything unusual never takes the long way."""
     timeline = Timeline(SHAPES["default"])

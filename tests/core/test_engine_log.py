@@ -199,7 +199,7 @@ def test_one_request_cannot_fill_the_log() -> None:
     for number in range(1000):
         log.move(slot, "preempted", 10 + 2 * number)
         log.move(slot, "decode", 11 + 2 * number)
-    assert (slot.pieces, slot.unsure) == ([], [(0, NEVER)])
+    assert (slot.pieces, slot.unsure) == ([], ((0, NEVER),))
     assert waited(log, 600, 700, 800).complete is False
     log.end(slot, 5000, by=5000)
     assert (slot.doubts(), waited(log, 5001, 5002, 5003).complete) == ([(0, 5000)], True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_lifecycle._runtime import DROPPED_SLICE, SWEEP_SLICE, _Sweep, runtime
+from otel_lifecycle._runtime import DROPPED_SLICE, SWEEP_SLICE, runtime
 
 
 def done_by(call: Callable[[], None], done: list[int]) -> int:
@@ -16,6 +16,14 @@ def done_by(call: Callable[[], None], done: list[int]) -> int:
     before = len(done)
     call()
     return len(done) - before
+
+
+def start_sweep(monkeypatch: pytest.MonkeyPatch) -> deque[int]:
+    """Make a sweep due that has visited nobody; return what it has yet to visit."""
+    left: deque[int] = deque()
+    monkeypatch.setattr(runtime(), "sweep_due", 0)
+    monkeypatch.setattr(runtime(), "_to_sweep", left)
+    return left
 
 
 def test_serving_thread_sweeps_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +34,7 @@ def test_serving_thread_sweeps_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(1000)
     }
     monkeypatch.setattr(runtime(), "open_requests", opened)
-    monkeypatch.setattr(runtime(), "_sweep", _Sweep())
+    start_sweep(monkeypatch)
     assert [done_by(runtime().housekeep, swept) for _ in range(9)] == [*[SWEEP_SLICE] * 7, 104, 0]
     assert sorted(swept) == list(range(1000))
 
@@ -39,10 +47,10 @@ def test_collection_takes_over_a_sweep_under_way(monkeypatch: pytest.MonkeyPatch
         for number in range(200)
     }
     monkeypatch.setattr(runtime(), "open_requests", opened)
-    monkeypatch.setattr(runtime(), "_sweep", state := _Sweep())
+    left = start_sweep(monkeypatch)
     runtime().housekeep()
     runtime().housekeep(now=True)
-    assert (len(swept), list(state.left)) == (SWEEP_SLICE + 200, [])
+    assert (len(swept), list(left)) == (SWEEP_SLICE + 200, [])
 
 
 def test_serving_thread_ends_a_few_dropped_requests(monkeypatch: pytest.MonkeyPatch) -> None:
