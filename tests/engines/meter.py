@@ -70,3 +70,9 @@ def read(folder: Path) -> dict[str, int]:
     found = [json.loads(path.read_text()) for path in folder.glob("*.meter.json")]
     used = [figures for figures in found if figures["calls"]]
     return {name: sum(figures[name] for figures in used) for name in ("hooks_ns", "calls", "process_ns")}
+
+
+def hooked(folder: Path) -> int:
+    """Return in how many processes a hook has run: that they load the plug-in and wait is none."""
+    found = [json.loads(path.read_text())["names"] for path in folder.glob("*.meter.json")]
+    return sum(any("." in name and "<" not in name for name in names) for names in found)

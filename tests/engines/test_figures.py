@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -63,3 +64,15 @@ def test_figures_of_hooks_are_awaited(tmp_path: Path, monkeypatch: pytest.Monkey
     os.utime(tmp_path / f"{os.getpid()}.meter.json", (1, 1))
     with pytest.raises(TimeoutError, match="1 processes"):
         meter.wait_until_written(tmp_path)
+
+
+def test_processes_are_counted_by_the_hooks_that_ran_in_them(tmp_path: Path) -> None:
+    """Loading the plug-in and waiting for a module is none; a process that has loaded nothing is none either."""
+    names = [
+        {"when_frontend_is_imported": [5, 1], "_Frontend.added": [9, 3]},
+        {"when_frontend_is_imported": [5, 1], "when_frontend_is_imported.<locals>.<lambda>": [5, 1]},
+        {},
+    ]
+    for number, one in enumerate(names):
+        (tmp_path / f"{number}.meter.json").write_text(json.dumps({"names": one}))
+    assert meter.hooked(tmp_path) == 1

@@ -24,18 +24,21 @@ MOST_CPU: Final = 0.01
 class Run:
     """A load that was driven, with the CPU it cost: the server's, and that of the processes with hooks.
 
-    ``spans``: our request span for the trace of each client, where a lane has joined them by other means.
+    ``spans``: our request span for the trace of each client, where a lane has joined them by other means.  ``hooked``:
+    in how many of the server's processes a hook has run.
     """
 
     told: list[Told]
     engine_cpu: float
     hooks: Mapping[str, int] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
+    hooked: int = 0
 
     def and_then(self, later: Run) -> Run:
         """Return both loads as one."""
         hooks = {name: count + later.hooks[name] for name, count in self.hooks.items()}
-        return Run(told=self.told + later.told, engine_cpu=self.engine_cpu + later.engine_cpu, hooks=hooks)
+        cpu = self.engine_cpu + later.engine_cpu
+        return Run(told=self.told + later.told, engine_cpu=cpu, hooks=hooks, hooked=later.hooked)
 
 
 def run_load(server: EngineServer, target: Target, asks: Sequence[Ask], metered: Path, *, at_once: int = 12) -> Run:
@@ -45,14 +48,16 @@ def run_load(server: EngineServer, target: Target, asks: Sequence[Ask], metered:
     meter.wait_until_written(metered)
     after = meter.read(metered)
     hooks = {name: after[name] - before[name] for name in after}
-    return Run(told=told, engine_cpu=server.cpu_seconds() - cpu, hooks=hooks)
+    cpu = server.cpu_seconds() - cpu
+    return Run(told=told, engine_cpu=cpu, hooks=hooks, hooked=meter.hooked(metered))
 
 
 def cost(outcome: Outcome, run: Run) -> None:
-    """Add what the hooks cost."""
+    """Add what the hooks cost, and that they ran in the process that answers clients alone."""
     hooks = run.hooks["hooks_ns"] / 1e9
     share = hooks / run.engine_cpu if run.engine_cpu else None
     outcome.figures.append(Figure(name="CPU of the hooks, share", engine=MOST_CPU, ours=share, at_least=True))
+    outcome.figures.append(Figure(name="processes in which hooks ran", engine=1, ours=run.hooked))
     outcome.notes.append(
         f"hooks: {hooks:.3f} s in {run.hooks['calls']} calls; engine {run.engine_cpu:.1f} s, "
         f"its processes that loaded the drop-in {run.hooks['process_ns'] / 1e9:.1f} s"
