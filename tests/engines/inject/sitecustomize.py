@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-_WANTED = "otel_lifecycle.integrations._drop_in"
+# The first module of a drop-in, so that every other one gets the measured observe().
+_WANTED = "otel_lifecycle.integrations._hooks"
 _FOLDER = os.environ.get("ENGINE_METER", "")
 
 
