@@ -127,6 +127,8 @@ class Runtime:
         self.clock_offset = ClockOffset()
         # `next` on it is one operation, so two threads never get the same ticket.
         self._tickets = itertools.count(1)
+        # Replaced after each change of the two below, so that an answer of `assessor_for` can be kept until then.
+        self.registry = object()
         self._processors: list[weakref.ref[Any]] = []
         self._by_provider: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._foreign_seen: dict[tuple[int, int], object] = {}
@@ -143,6 +145,7 @@ class Runtime:
         """Register a processor until it is removed or garbage-collected."""
         _hook_forks()
         self._processors.append(weakref.ref(processor, self._processors_without))
+        self.registry = object()
 
     def remove_processor(self, processor: Assessor) -> None:
         """Forget a processor that was shut down."""
@@ -151,6 +154,7 @@ class Runtime:
         for provider, reference in list(self._by_provider.items()):
             if reference() is processor:
                 self._by_provider.pop(provider, None)
+        self.registry = object()
 
     def _processors_without(self, reference: weakref.ref[Any]) -> None:
         try:
@@ -169,6 +173,7 @@ class Runtime:
             known = self._by_provider.get(provider)
             if known is None or known() is not processor:
                 self._by_provider[provider] = weakref.ref(processor)
+                self.registry = object()
         except TypeError:  # A provider that takes no weak reference; its unsampled requests go to the oldest processor.
             return
 

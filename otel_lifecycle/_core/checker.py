@@ -10,8 +10,9 @@ memory until the cyclic collector runs.  Violations wait in the checker until it
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from otel_lifecycle._core.outputs import OUTPUT_EVENTS, OutputAmounts, read_amount
@@ -30,6 +31,8 @@ from otel_lifecycle.semconv import ViolationKind
 
 MAX_WAITING: Final = 256
 """Violations that wait to be taken; beyond it only their count.  A span holds 128 events, each with one or two."""
+
+_NONE: Final[Mapping[ViolationKind, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,12 @@ class Checker:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.counts: defaultdict[ViolationKind, int] = defaultdict(int)
+        # Both are replaced, not changed: hardly any request needs one of its own.
+        self.counts: Mapping[ViolationKind, int] = _NONE
         # Set by the owner once a processor has taken the request; before that nobody can have asked for strictness.
         self.strict = False
         self.amounts: OutputAmounts | None = None
-        self._waiting: list[Violation] = []
+        self._waiting: tuple[Violation, ...] = ()
 
     def violate(self, error: LifecycleError) -> None:
         """Count a fault; raise it where the checker is strict."""
@@ -66,16 +70,14 @@ class Checker:
 
     def count(self, error: LifecycleError) -> None:
         """Count a fault where no call of the server could take an exception."""
-        self.counts[error.kind] += 1
+        self.counts = {**self.counts, error.kind: self.counts.get(error.kind, 0) + 1}
         # The counts stay exact; only the single violations, which become span events, are bounded.
         if len(self._waiting) < MAX_WAITING:
-            self._waiting.append(Violation(error.kind, error.state, error.event))
+            self._waiting += (Violation(error.kind, error.state, error.event),)
 
-    def take_violations(self) -> list[Violation]:
+    def take_violations(self) -> tuple[Violation, ...]:
         """Hand over the violations since the last call, in order."""
-        if not self._waiting:
-            return []
-        taken, self._waiting = self._waiting, []
+        taken, self._waiting = self._waiting, ()
         return taken
 
     def apply(

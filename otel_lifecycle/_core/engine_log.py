@@ -98,13 +98,12 @@ class EngineLog:
     def open(self, who: object, shape: str, at: int | None) -> EngineSlot:
         """Add a request that arrived at a time, None for unknown; ``who`` names it if it delays another one."""
         slot = EngineSlot(who, shape, at)
-        self.adopt(slot)
+        self._open[slot] = self._moved[slot] = None
         return slot
 
     def adopt(self, slot: EngineSlot) -> None:
         """Add an open request; one that turned out to compete for this engine may have run already."""
-        self._open[slot] = None
-        self._moved[slot] = None
+        self._open[slot] = self._moved[slot] = None
 
     def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
         """Change the lists; a call that interrupted another one on the same thread leaves its change to that one."""

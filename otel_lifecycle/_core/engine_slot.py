@@ -77,12 +77,13 @@ class EngineSlot:
     )
 
     def __init__(self, who: object, shape: str, at: int | None) -> None:
+        # Its log sets the weight of a slot that has ended.
+        self.weight: int
         later = not SHAPES[shape].queues_first
         self.who = who
         self.arrived = at
         self.moves: list[tuple[str, int | None]] = []
         self.seated = self.queued = False
-        self.weight = 0
         self.queued_from = NEVER if later or at is None else at
         self.began = self.stopped = self.decoding = NEVER
         self.steady = True
@@ -93,6 +94,11 @@ class EngineSlot:
         self._stays = _STAYS_BEFORE_QUEUE if later else _STAYS
         # Start of the current (or last) stretch of unknown times, and whether the request may have run in it.
         self._doubt = _NO_DOUBT
+
+    @property
+    def queues_first(self) -> bool:
+        """Whether it queues as soon as it arrives."""
+        return self._stays is _STAYS
 
     def enter(self, state: str, at: int | None) -> None:
         """Enter a state of the lifecycle at a time that may be unknown; the name of an end ends its last stay."""

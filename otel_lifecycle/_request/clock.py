@@ -160,15 +160,13 @@ def on_axis(at_ns: object, offset: int, event: str, state: str) -> int | None:
     return epoch - offset
 
 
-def arrival_of(at_ns: object, opened: Anchor) -> int:
+def arrival_of(at_ns: object, opened: int, offset: int) -> int:
     """Return an arrival as a reading of the request's clock; where it is unknown or impossible, when it was opened."""
-    if at_ns is NOW:
-        return opened.monotonic
     try:
-        arrival = on_axis(at_ns, opened.offset, "arrive", NOT_ARRIVED)
+        arrival = opened if at_ns is NOW else on_axis(at_ns, offset, "arrive", NOT_ARRIVED)
     except LifecycleError:
-        return opened.monotonic
-    return opened.monotonic if arrival is None else arrival
+        return opened
+    return opened if arrival is None else arrival
 
 
 def moment(at_ns: AtNs, at_monotonic_ns: int | None) -> AtNs:

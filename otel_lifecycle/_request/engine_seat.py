@@ -12,7 +12,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import EngineSlot
 from otel_lifecycle._core.interference import Interference
-from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
@@ -23,16 +23,13 @@ from otel_lifecycle._runtime import Neighbour, runtime
 class EngineSeat:
     """One request in the log of its engine."""
 
-    __slots__ = ("_engine", "_log", "_neighbour", "_queues_first", "_slot")
+    __slots__ = ("_engine", "_log", "_neighbour", "_slot")
 
-    def __init__(
-        self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour, *, queues_first: bool
-    ) -> None:
+    def __init__(self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour) -> None:
         self._engine = engine
         self._log = log
         self._slot = slot
         self._neighbour = neighbour
-        self._queues_first = queues_first
 
     def move(self, state: str, at: int | None) -> None:
         """Note that the request entered a state; None: at an unknown time."""
@@ -51,13 +48,12 @@ class EngineSeat:
             log.adopt(self._slot)
             self._engine, self._log = engine, log
 
-    def reshape(self, shape: str, arrived: int | None) -> None:
+    def reshape(self, shape: Shape, arrived: int | None) -> None:
         """Follow the request to another shape."""
-        queues_first = SHAPES[shape].queues_first
         # Shapes that begin alike can follow one another later than at arrival, and look the same to the log.
-        if queues_first != self._queues_first:
+        if shape.queues_first != self._slot.queues_first:
             self._log.forget(self._slot)
-            self._slot, self._queues_first = self._log.open(self._neighbour, shape, arrived), queues_first
+            self._slot = self._log.open(self._neighbour, shape.name, arrived)
 
     def leave(self, timeline: Timeline, ended_at: int) -> None:
         """Note that the request has ended; ``ended_at``: when it was closed, where its terminal time is not known."""
@@ -80,7 +76,7 @@ def engine_of(conditions: RequestConditions) -> str:
 
 
 def take_seat(
-    conditions: RequestConditions, shape: str, arrived: int | None, context: SpanContext
+    conditions: RequestConditions, shape: Shape, arrived: int | None, context: SpanContext
 ) -> EngineSeat | None:
     """Enter a request that has arrived; None where nobody keeps a log of its engine."""
     engine = engine_of(conditions)
@@ -88,8 +84,7 @@ def take_seat(
     if log is None:
         return None
     neighbour = Neighbour(context, conditions.attributes.get(semconv.REQUEST_ID))
-    slot = log.open(neighbour, shape, arrived)
-    return EngineSeat(engine, log, slot, neighbour, queues_first=SHAPES[shape].queues_first)
+    return EngineSeat(engine, log, log.open(neighbour, shape.name, arrived), neighbour)
 
 
 def engine_is_shared(engine: str) -> None:

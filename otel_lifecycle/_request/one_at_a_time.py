@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from otel_lifecycle._guard import guard
 from otel_lifecycle.errors import LifecycleError
 
 T = TypeVar("T")
+
+# `threading.RLock` is a function around it, which costs a lock as much again.
+_Lock: Final = type(RLock())
 
 
 class OneAtATime:
@@ -29,7 +32,7 @@ class OneAtATime:
     def free(self) -> None:
         """Let calls in: at first, and in a forked child, since a thread of the parent may have held the lock."""
         # Re-entrant: otherwise a signal handler that marks this request would wait for its own thread.
-        self._lock = RLock()
+        self._lock = _Lock()
         self._busy = False
         # A list costs a tenth of a deque, and hardly any request ever queues a call.
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []

@@ -7,20 +7,20 @@ neither a processor nor a recording span would see it, the shared no-op handle i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
 
 from otel_lifecycle import _propagation, semconv
 from otel_lifecycle._assessor import Assessor
-from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._core.lifecycle import Shape, get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, arrival_of, past_reading
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, arrival_of, past_reading
 from otel_lifecycle._request.conditions import (
     CONDITION_DEFAULTS,
     ConditionKeywords,
@@ -44,6 +44,8 @@ from otel_lifecycle.errors import InvalidValue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_NOTHING_WRONG: Final[Sequence[InvalidValue]] = ()
 
 Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None"
 """What carries the trace that a request belongs to."""
@@ -69,19 +71,13 @@ def request(
     Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
     impossible condition is an ``invalid_value`` violation.
     """
-    known = known_conditions(get_shape(shape).operation, conditions)
+    the_shape = get_shape(shape)
+    known, wrong = known_conditions(the_shape.operation, conditions), _NOTHING_WRONG
     if known is None:
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)
         check_role(conditions.get("role", "whole"))
-    return open_request(
-        given(conditions) if known is None else conditions,
-        known=known,
-        shape=shape,
-        arrived_at_ns=arrived_at_ns,
-        parent=parent,
-        previous=previous,
-        tracer_provider=tracer_provider,
-    )
+        known, wrong = read_conditions(the_shape.operation, given(conditions))
+    return _open(the_shape, known, wrong, arrived_at_ns, previous, tracer_provider, parent, None, False)
 
 
 def open_request(
@@ -94,53 +90,65 @@ def open_request(
     started: Anchor | None = None,
     parent: Parent = None,
     unmarked: bool = False,
-    known: RequestConditions | None = None,
 ) -> Request:
     """Open a request of given conditions; ``started`` and ``parent`` where it arrived earlier, in another context.
 
     ``unmarked``: the one that opens it marks no boundaries; the first output passes those that nobody marked.
-    ``known``: what ``values`` are, where they were read before.
     """
-    the_shape, here = get_shape(shape), runtime()
-    opened = anchor() if started is None else started
+    the_shape = get_shape(shape)
+    conditions, wrong = read_conditions(the_shape.operation, values)
+    return _open(the_shape, conditions, wrong, arrived_at_ns, previous, tracer_provider, parent, started, unmarked)
+
+
+def _open(
+    shape: Shape,
+    conditions: RequestConditions,
+    wrong: Iterable[InvalidValue],
+    arrived_at_ns: AtNs,
+    previous: object,
+    tracer_provider: TracerProvider | None,
+    parent: Parent,
+    started: Anchor | None,
+    unmarked: bool,
+) -> Request:
+    here = runtime()
+    opened, offset = here.clock_offset.read() if started is None else started
     # Before another one is opened, so that dropped requests end at least as fast as new ones come.
-    if here.dropped or opened.monotonic >= here.sweep_due:
+    if here.dropped or opened >= here.sweep_due:
         here.housekeep()
     if here.forked:
         here.warn_after_fork()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    conditions, wrong = read_conditions(the_shape.operation, values) if known is None else (known, [])
-    if the_shape.name != "default":
-        conditions.attributes[semconv.SHAPE] = the_shape.name
-    writer = SpanWriter(source_of(tracer_provider), context, opened.offset)
+    if shape.name != "default":
+        conditions.attributes[semconv.SHAPE] = shape.name
+    source = source_of(tracer_provider)
+    writer = SpanWriter(source, context, offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
     try:
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
-        start = arrival_of(arrived_at_ns, opened)
-        writer.start(with_claim(context, claim), conditions.labels, conditions.attributes, link=link, start=start)
+        start = opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset)
+        writer.start(with_claim(context, claim), conditions.labels, conditions.attributes, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
-    assessor, events = claim.assessor, UNSEEN
-    # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
-    if assessor is None and not writer.span.is_recording():
-        assessor = here.assessor_for(writer.provider)
+    assessor, seen = claim.assessor, True
+    if assessor is not None:
+        source.seen_with(assessor)
+    elif not writer.span.is_recording():
+        # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
+        assessor, seen = source.assessor(), False
         if assessor is None:
             return NO_REQUEST
-    else:
-        events = SpanEvents()
-        if assessor is not None:
-            here.seen_with(writer.provider, assessor)
-    state = RequestState(the_shape, opened, events, unmarked=unmarked)
+    state = RequestState(shape, opened, offset, SpanEvents() if seen else UNSEEN, unmarked)
     return _arrive(TrackedRequest(state, conditions, writer), assessor, arrived_at_ns, wrong)
 
 
 def _arrive(
     tracked: TrackedRequest, assessor: Assessor | None, arrived_at_ns: AtNs, wrong: Iterable[InvalidValue]
 ) -> Request:
-    if tracked.labels.unit is not None:
+    if tracked.conditions.labels.unit is not None:
         tracked.state.checker.count_amounts()
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)

@@ -91,7 +91,8 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
         whole.violate(EventAfterTerminal(what, state=whole.state.name, event="part"))
     number = _choice_of(whole, choice)
     shape = whole.state.timeline.shape
-    state = RequestState(shape, anchor(), SpanEvents(), unmarked=False)
+    opened, offset = anchor()
+    state = RequestState(shape, opened, offset, SpanEvents(), unmarked=False)
     conditions, wrong = read_conditions(shape.operation, {**_inherited(whole), **given(more), "role": "part"})
     if conditions.labels.unit is not None:
         state.checker.count_amounts()
@@ -104,7 +105,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
             conditions.labels,
             attributes,
             link=None,
-            start=arrival_of(arrived_at_ns, state.anchor),
+            start=arrival_of(arrived_at_ns, opened, offset),
         )
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)

@@ -73,7 +73,6 @@ class SpanWriter:
         claiming: Context,
         labels: RequestLabels,
         attributes: Mapping[str, Any],
-        *,
         link: Link | None,
         start: int,
     ) -> None:
@@ -196,7 +195,7 @@ class SpanWriter:
         terminal = timeline.times.get("terminal")
         if terminal is None or ("terminal" in timeline.remote and timeline.clocks_apart()):
             terminal = ended_at
-        began = state.anchor.monotonic if state.arrived is None else state.arrived
+        began = state.opened if state.arrived is None else state.arrived
         # The SDK exports an end before the start as it is, and backends show negative lengths.
         end: int = max(terminal, began) + self._offset
         return end

@@ -22,7 +22,7 @@ from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape, St
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.ahead import allowing_ahead
-from otel_lifecycle._request.clock import NOW, Anchor, on_axis
+from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
 from otel_lifecycle._request.token_path import FIRST, ONE, PathReference, no_path
@@ -30,7 +30,9 @@ from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleErro
 
 
 class RequestState:
-    """One open request.  ``status`` is None until it has ended; from then on nothing here changes.
+    """One open request.  ``opened``: when, a reading of its clock; ``offset`` turns one into epoch nanoseconds.
+
+    ``status`` is None until it has ended; from then on nothing here changes.
 
     ``unmarked``: nobody is known to mark its boundaries, so its stage is unknown.  ``exhausted``: a stream of it has
     run to its end.  ``passed``: how the first exception that came out of the engine would end it.
@@ -40,7 +42,6 @@ class RequestState:
         "_explicit_latest",
         "_led_to",
         "_marks_boundaries",
-        "anchor",
         "arrived",
         "checker",
         "delivered",
@@ -49,6 +50,7 @@ class RequestState:
         "exhausted",
         "feed",
         "offset",
+        "opened",
         "passed",
         "path",
         "status",
@@ -56,9 +58,9 @@ class RequestState:
         "unmarked",
     )
 
-    def __init__(self, shape: Shape, anchor: Anchor, events: SpanEvents, *, unmarked: bool) -> None:
-        self.anchor = anchor
-        self.offset = anchor.offset
+    def __init__(self, shape: Shape, opened: int, offset: int, events: SpanEvents, unmarked: bool) -> None:
+        self.opened = opened
+        self.offset = offset
         self.timeline = Timeline(shape)
         self.events = events
         self.checker = Checker(self.timeline)
@@ -100,7 +102,7 @@ class RequestState:
 
     def elapsed(self) -> int:
         """Return nanoseconds since arrival, or since the handle was made where arrival is unknown."""
-        return perf_counter_ns() - (self.anchor.monotonic if self.arrived is None else self.arrived)
+        return perf_counter_ns() - (self.opened if self.arrived is None else self.arrived)
 
     def active_stage(self) -> tuple[str, int | None]:
         """Return the stage it is in, on the wire, and its age in nanoseconds; None where arrival is unknown."""
@@ -111,11 +113,12 @@ class RequestState:
     # Boundaries.
 
     def arrive(self, at_ns: Any) -> None:
-        """Apply the first event.  An arrival given at its time does not move the anchor."""
+        """Apply the first event.  An arrival that is given does not move the moment at which the request was opened."""
         if at_ns is NOW:
-            self.arrived = now = self.anchor.monotonic
+            self.arrived = now = self.opened
             self.timeline.arrive(now)
-            self.events.show_transition("arrive", now)
+            if not self.events.unseen:
+                self.events.show_transition("arrive", now)
             return
         self._apply("arrive", self._given_time("arrive", at_ns), given=True)
         self.arrived = self.timeline.applied_at

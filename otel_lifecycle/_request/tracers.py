@@ -7,12 +7,14 @@ bounded sets; beyond a bound a name is ``_OTHER``.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Tracer, TracerProvider
 
 from otel_lifecycle import semconv
+from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
@@ -29,7 +31,7 @@ class TracerSource:
     The provider is held weakly: a cache must not keep a test's provider alive.
     """
 
-    __slots__ = ("_models", "_names", "_operations", "_phases", "provider", "tracer")
+    __slots__ = ("_belongs", "_models", "_names", "_operations", "_phases", "provider", "tracer")
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)
@@ -37,7 +39,29 @@ class TracerSource:
         self._models = Bounded(MAX_MODELS)
         self._operations = Bounded(MAX_OPERATIONS)
         self._phases = Bounded(MAX_PHASES)
+        # The processor of its requests, and for which registry of the runtime that holds.
+        self._belongs: tuple[object, Callable[[], Assessor | None]] = (None, _nobody)
         self._names: dict[tuple[str, str | None], str] = {}
+
+    def seen_with(self, assessor: Assessor) -> None:
+        """Note that spans of this provider reach that processor."""
+        here = runtime()
+        registry, belongs = here.registry, self._belongs
+        if belongs[0] is not registry or belongs[1]() is not assessor:
+            here.seen_with(self.provider(), assessor)
+            self._belongs = (registry, weakref.ref(assessor))
+
+    def assessor(self) -> Assessor | None:
+        """Return the processor for a request whose span no processor has seen, as the runtime says."""
+        here = runtime()
+        # Read before the runtime is asked: an answer that another thread overtakes is not used again.
+        registry, belongs = here.registry, self._belongs
+        known = belongs[1]() if belongs[0] is registry else None
+        if known is None:
+            known = here.assessor_for(self.provider())
+            if known is not None:
+                self._belongs = (registry, weakref.ref(known))
+        return known
 
     def span_name(self, operation: str, model: str | None) -> str:
         """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""
@@ -54,6 +78,10 @@ class TracerSource:
     def phase_name(self, name: str) -> str:
         """Return the name of a part of a stage; beyond the bound it is ``_OTHER``."""
         return self._phases.admit(name)
+
+
+def _nobody() -> None:
+    """Stand for a reference to a processor that is not known."""
 
 
 def _weak(provider: Any) -> Any:

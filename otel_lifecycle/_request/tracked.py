@@ -66,19 +66,20 @@ class TrackedRequest(MarkedRequest):
 
     def open(self, reference: HandleReference, assessor: Assessor | None, arrived_at_ns: AtNs) -> None:
         """Let the request arrive, and register it."""
-        self.reference = reference
-        self.state.path = reference
-        self.ending.assessor = assessor
-        self.state.checker.strict = assessor is not None and assessor.strict
-        self.state.arrive(arrived_at_ns)
+        state, ending = self.state, self.ending
+        self.reference = state.path = reference
+        ending.assessor = assessor
+        if assessor is not None:
+            state.checker.strict = assessor.strict
+        state.arrive(arrived_at_ns)
         self._enter_engine(assessor)
         # Last, so that a sweep in another thread never finds it half open.
-        self.ending.ticket = runtime().open_request(self)
+        ending.ticket = runtime().open_request(self)
 
     def _enter_engine(self, assessor: Assessor | None) -> None:
         if assessor is None or assessor.interference:
-            shape, context = self.state.timeline.shape.name, self.writer.span.get_span_context()
-            self.state.feed = self.ending.seat = take_seat(self.conditions, shape, self.state.arrived, context)
+            state, context = self.state, self.writer.span.get_span_context()
+            state.feed = self.ending.seat = take_seat(self.conditions, state.timeline.shape, state.arrived, context)
 
     def _after_call(self) -> None:
         # Outside of the call: ending a span calls other people's processors, which may wait for another thread of ours.
@@ -163,7 +164,7 @@ class TrackedRequest(MarkedRequest):
             self.facts.set(values)
             if self.ending.seat is not None:
                 self.ending.seat.rename(self.conditions)
-                self.ending.seat.reshape(self.state.timeline.shape.name, self.state.arrived)
+                self.ending.seat.reshape(self.state.timeline.shape, self.state.arrived)
         else:
             self.ending.told_after_end("set")
 

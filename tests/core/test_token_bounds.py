@@ -84,6 +84,6 @@ def test_violations_wait_for_their_owner() -> None:
     taken = checker.take_violations()
     assert (len(taken), taken[0]) == (MAX_WAITING, Violation("illegal_transition", "decode", "admit"))
     assert (checker.take_violations(), dict(checker.counts)) == (
-        [],
+        (),
         {"illegal_transition": MAX_WAITING + 10, "non_monotonic_time": 1},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,12 @@ class Clock:
     def time_ns(self) -> int:
         """Return the wall clock's time."""
         return self.now + EPOCH
+
+
+def opened_at(request: Any) -> int:
+    """Return when a request was opened, epoch nanoseconds by its own clock."""
+    state = request._tracked.state
+    return int(state.opened + state.offset)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, SamplingResult
 
 import otel_lifecycle as lifecycle
+from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import ConfigurationError
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.support.patient_reader import PatientReader
@@ -89,6 +90,30 @@ def test_unsampled_request_goes_to_the_processor_seen_with_its_provider(
     for telemetry in (mine, mine, unseen):
         serve(tracer_provider=telemetry.tracer_provider)
     assert [counted(telemetry.reader) for telemetry in (oldest, mine, unseen)] == [1, 2, 0]
+
+
+def test_unsampled_request_finds_the_processors_of_now(make_telemetry: Callable[..., Telemetry]) -> None:
+    """What a provider's requests went to is not kept beyond a change: a processor that came, went or saw a span."""
+    unseen = make_telemetry(sampler=ALWAYS_OFF)
+    unseen.processor.shutdown()
+    first, second = make_telemetry(), make_telemetry()
+    told = []
+
+    def serve_one() -> None:
+        serve(tracer_provider=unseen.tracer_provider)
+        told.append([counted(telemetry.reader) for telemetry in (unseen, first, second)])
+
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: runtime().seen_with(unseen.tracer_provider, second.processor),
+        second.processor.shutdown,
+        first.processor.shutdown,
+    ]
+    for change in changes:
+        change()
+        serve_one()
+        serve_one()
+    assert told == [[0, *seen] for seen in ([1, 0], [2, 0], [2, 1], [2, 2], [3, 2], [4, 2], [4, 2], [4, 2])]
 
 
 def test_request_opened_before_the_processor(telemetry: Telemetry) -> None:

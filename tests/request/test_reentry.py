@@ -17,6 +17,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import ConfigurationError
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.request.manual_clock import opened_at
 from tests.support.telemetry import Telemetry
 
 NS = 10**9
@@ -129,7 +130,7 @@ def test_late_tokens_of_an_engine_elsewhere(telemetry: Telemetry) -> None:
     request.admit()
     request.input_ready()
     request.cancel()
-    ended = request._tracked.state.anchor.wall
+    ended = opened_at(request)
     request.record([{"event": "token", "timestamp": ended + NS, "count": 4}] * 3)
     request.first_token()
     violations = telemetry.point("inference.transition.violations")
@@ -142,7 +143,7 @@ def test_late_tokens_of_an_engine_elsewhere(telemetry: Telemetry) -> None:
 def test_recorded_tokens_are_bounded_too(telemetry: Telemetry) -> None:
     """An endless stream of recorded tokens is folded like a live one; totals stay exact."""
     request = telemetry.request()
-    start = request._tracked.state.anchor.wall
+    start = opened_at(request)
     request.record({"event": name, "timestamp": start + 1} for name in ("admit", "input_ready", "first_token"))
     for batch in range(4):
         times = range(start + batch * 10_000 + 2, start + batch * 10_000 + 10_002)
@@ -192,7 +193,7 @@ def test_many_handles_dropped_at_once(telemetry: Telemetry) -> None:
 def test_one_event_cannot_claim_the_memory(telemetry: Telemetry, count: int) -> None:
     """A count comes from outside; one that no event can have is a violation and unknown."""
     request = telemetry.request()
-    now = request._tracked.state.anchor.wall
+    now = opened_at(request)
     marks: list[dict[str, Any]] = [{"event": name, "timestamp": now} for name in ("admit", "input_ready")]
     request.record([*marks, {"event": "first_token", "timestamp": now, "count": count}])
     request.token(count)
@@ -251,7 +252,7 @@ def test_startup_of_a_coroutine(telemetry: Telemetry) -> None:
 def test_engine_clock_that_is_ahead(telemetry: Telemetry) -> None:
     """Events that reach us before their own time prove the clocks apart, also where the engine records the end."""
     request = telemetry.request()
-    ahead = request._tracked.state.anchor.wall + 10 * NS
+    ahead = opened_at(request) + 10 * NS
     names = ("admit", "input_ready", "first_token", "token", "complete")
     request.record({"event": name, "timestamp": ahead + number} for number, name in enumerate(names))
     attributes = telemetry.span("chat")["attributes"]
@@ -264,7 +265,7 @@ def test_engine_clock_that_is_ahead(telemetry: Telemetry) -> None:
 def test_recorded_notes(telemetry: Telemetry) -> None:
     """Notes that come by record() say the same as those that are called."""
     request = telemetry.request()
-    arrival = request._tracked.state.anchor.wall
+    arrival = opened_at(request)
     request.record(
         [{"event": "client_disconnected", "timestamp": arrival}, {"event": "delivered", "timestamp": arrival + 1000}]
     )
@@ -293,7 +294,7 @@ def test_token_offsets(make_telemetry: Callable[..., Telemetry]) -> None:
     """With token_times=True the span bears every token's offset from the first, in one attribute."""
     telemetry = make_telemetry(token_times=True)
     request = telemetry.request()
-    start = request._tracked.state.anchor.wall + NS
+    start = opened_at(request) + NS
     marks = [("admit", 0), ("input_ready", 0), ("first_token", 0), ("token", 2_500), ("token", 90_000)]
     for name, microseconds in marks:
         getattr(request, name)(at_ns=start + microseconds * 1000)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from otel_lifecycle.errors import IllegalTransition, InvalidTimestamp, LifecycleError, MissingTerminal
+from tests.request.manual_clock import opened_at
 from tests.support.telemetry import Telemetry
 
 NS = 10**9
@@ -158,15 +159,12 @@ MISUSES: list[tuple[str, Callable[[Any], Any], dict[str, int]]] = [
     ("note nonsense", lambda request: (request.delivered(at_ns="x"), request.cancel()), {"invalid_timestamp": 1}),
     (
         "time back",
-        lambda request: (
-            request.admit(at_ns=request._tracked.state.anchor.wall - NS),
-            request.cancel(),
-        ),
+        lambda request: (request.admit(at_ns=opened_at(request) - NS), request.cancel()),
         {"non_monotonic_time": 1},
     ),
     (
         "time ahead",
-        lambda request: (request.admit(at_ns=request._tracked.state.anchor.wall + 60 * NS), request.cancel()),
+        lambda request: (request.admit(at_ns=opened_at(request) + 60 * NS), request.cancel()),
         {"foreign_clock": 1},
     ),
 ]
