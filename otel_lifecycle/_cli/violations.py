@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import Breach, SeenRequest
+from otel_lifecycle._cli.requests.model import Breach
 from otel_lifecycle._cli.text import instant
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
 
@@ -50,33 +50,35 @@ class Violated:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
-def findings(request: SeenRequest) -> Iterator[Violated]:
-    """Yield the violations of a request, equal ones as one; ``truncated`` is none: nothing can be judged then."""
-    alike: dict[tuple[str, str | None, str | None], list[Breach]] = {}
-    for breach in request.breaches:
-        if breach.kind != "truncated":
-            # A stream that breaks one rule does so at every token; one line with a count says the same.
-            alike.setdefault((breach.kind, breach.state, breach.event), []).append(breach)
-    for breaches in alike.values():
-        first = breaches[0]
-        yield _finding(request, Breach(kind="(not told)") if first.kind == semconv.OTHER else first, len(breaches))
+def findings(row: Mapping[str, Any]) -> Iterator[Violated]:
+    """Yield the violations of a request, by its row of the table, equal ones as one."""
+    alike: dict[tuple[str, str | None, str | None], list[Mapping[str, Any]]] = {}
+    for one in row.get("violations") or ():
+        # A stream that breaks one rule does so at every token; one line with a count says the same.
+        alike.setdefault((one["kind"], one["state"], one["event"]), []).append(one)
+    for found in alike.values():
+        yield _finding(row, found[0], len(found))
 
 
-def _finding(request: SeenRequest, breach: Breach, count: int) -> Violated:
-    offset = breach.offset
-    named = request.attributes.get(semconv.REQUEST_ID)
+def _finding(row: Mapping[str, Any], first: Mapping[str, Any], count: int) -> Violated:
+    # Without a kind, the span only counts the violation.
+    told: Mapping[str, Any] = first if first["kind"] != semconv.OTHER else {"rule": _NOT_TOLD}
+    offset = told.get("at")
     return Violated(
-        request=None if named is None else str(named),
-        trace_id=request.trace_id,
-        span_id=request.span_id,
-        kind=breach.kind,
-        state=breach.state,
-        event=breach.event,
-        at=None if offset is None else instant(request.start_ns + round(offset * 1e9)),
+        request=row.get("request_id"),
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
+        kind=told.get("kind", "(not told)"),
+        state=told.get("state"),
+        event=told.get("event"),
+        at=None if offset is None else instant(row["arrival_ns"] + round(offset * 1e9)),
         offset=offset,
-        rule=rule_of(breach),
+        rule=told["rule"],
         count=count,
     )
+
+
+_NOT_TOLD: Final = "the span counts it, and its event was dropped"
 
 
 def rule_of(breach: Breach) -> str:
@@ -90,4 +92,4 @@ def rule_of(breach: Breach) -> str:
             # The span need not name its shape: any shape in which the event is illegal there gives the right row.
             if event not in shape.table.get(state, {event: ""}):
                 return str(transition_error(shape, state, event))
-    return RULES.get(breach.kind, "the span counts it, and its event was dropped")
+    return RULES.get(breach.kind, _NOT_TOLD)

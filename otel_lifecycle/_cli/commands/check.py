@@ -19,11 +19,12 @@ from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.report import trouble
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, table_of, written
 from otel_lifecycle._cli.render.terminal import console, show_tables
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.from_span import is_request
 from otel_lifecycle._cli.requests.troubles import note_troubles
 from otel_lifecycle._cli.sources.reader import Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
+from otel_lifecycle._cli.table.row import row_of_span
 from otel_lifecycle._cli.text import plural, seconds, text
 from otel_lifecycle._cli.violations import COLUMNS, SCHEMA_VERSION, Violated, findings
 
@@ -69,10 +70,11 @@ def _checked(reader: Reader, shape: str, tally: ReadingTally, counts: Counter[st
         if not isinstance(item, Span) or not is_request(item):
             continue
         note_troubles(item, tally)
-        request = request_of(item, shape)
+        row = row_of_span(item, shape)
         counts["requests"] += 1
-        counts["truncated"] += any(breach.kind == "truncated" for breach in request.breaches)
-        told = list(findings(request))
+        # Without the dropped events nothing is known of the order.
+        counts["truncated"] += bool(row.get("legal") is None and row.get("dropped_events"))
+        told = list(findings(row))
         counts["illegal"] += bool(told)
         counts["violations"] += sum(one.count for one in told)
         yield from told

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from otel_lifecycle import semconv
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, durations
 from otel_lifecycle._cli.live.kept import RunningRequest
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import SeenRequest
+from otel_lifecycle._cli.requests.from_span import is_request
 from otel_lifecycle._cli.sources.intake import cleaned
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.table.row import TableRow
 from otel_lifecycle._cli.text import NOTHING, number, seconds, share, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
-from otel_lifecycle._cli.trace.find import Found
+from otel_lifecycle._cli.trace.find import found_of
 from otel_lifecycle._cli.violations import findings
 
 REASONS: Mapping[str, str] = {"queue": "held it in the queue", "stall": "stalled its decode"}
@@ -42,21 +40,20 @@ class LinkedRequest:
 def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
     """Return the request as a fragment of HTML; None where the trace has no such request."""
     spans = list(_spans(trace))
-    own = next((span for _, span in spans if span.span_id == span_id and is_request(span)), None)
+    own = next((span for span in spans if span.span_id == span_id and is_request(span)), None)
     if own is None:
         return None
-    others = sum(is_request(span) for _, span in spans) - 1
-    request = request_of(own, shape)
-    found = anatomy(Found(request=request, span=own, spans=[span for _, span in spans], others=others))
-    raw = next(raw for raw, span in spans if span is own)
+    others = sum(map(is_request, spans)) - 1
+    found = anatomy(found_of(own, spans, others, shape))
+    row = found.row
     return _template("detail.html.j2").render(
-        title=f"{text(request.name)}: {request.outcome.replace('_', ' ')}",
-        subtitle=_subtitle(request),
-        facts=_facts(request),
+        title=f"{text(row['name'])}: {row['outcome'].replace('_', ' ')}",
+        subtitle=_subtitle(row),
+        facts=_facts(row),
         charts=list(_charts(found)),
-        neighbours=list(_neighbours(raw)),
-        violations=list(findings(request)),
-        attributes=sorted((key, _short(value)) for key, value in request.attributes.items()),
+        neighbours=list(_neighbours(row)),
+        violations=list(findings(row)),
+        attributes=sorted((key, _short(value)) for key, value in found.found.attributes.items()),
     )
 
 
@@ -85,59 +82,52 @@ def _template(name: str) -> jinja2.Template:
     return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template(name)
 
 
-def _spans(trace: TracesData) -> Iterator[tuple[ProtoSpan, Span]]:
+def _spans(trace: TracesData) -> Iterator[Span]:
     for batch in trace.resource_spans:
         resource = attributes(batch.resource.attributes)
         for scope in batch.scope_spans:
             for raw in scope.spans:
                 span = span_of(raw, resource, scope.scope.name)
                 if span is not None:
-                    yield raw, cleaned(span)[0]
+                    yield cleaned(span)[0]
 
 
-def _subtitle(request: SeenRequest) -> str:
-    told = [f"trace {request.trace_id}", f"span {request.span_id}"]
-    named = request.attributes.get(semconv.REQUEST_ID)
-    return " · ".join([*([f"request {text(named)}"] if named is not None else []), *told])
+def _subtitle(row: TableRow) -> str:
+    told = [f"request {text(row['request_id'])}"] if "request_id" in row else []
+    return " · ".join([*told, f"trace {row['trace_id']}", f"span {row['span_id']}"])
 
 
-def _facts(request: SeenRequest) -> Sequence[tuple[str, str]]:
-    facts = [(name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))]
-    facts += [("E2E", seconds(request.seconds.get("e2e"))), ("tokens in", number(request.input_tokens))]
-    facts += [("tokens out", number(request.output_tokens))]
-    if request.bottleneck is not None:
-        facts.append((f"bottleneck, {share(request.dominant_share)}", request.bottleneck))
-    cause = request.attributes.get(semconv.BOTTLENECK_CAUSE)
-    if cause is not None:
-        facts.append(("its cause", text(cause)))
-    if request.failure_stage is not None:
-        facts.append((f"ended in, {text(request.reason)}", request.failure_stage))
+def _facts(row: TableRow) -> Sequence[tuple[str, str]]:
+    facts = [(name, seconds(row.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))]
+    facts += [("tokens in", number(row.get("input_tokens"))), ("tokens out", number(row.get("output_tokens")))]
+    if row.get("bottleneck") is not None:
+        facts.append((f"bottleneck, {share(row.get('dominant_share'))}", row["bottleneck"]))
+    if row.get("bottleneck_cause") is not None:
+        facts.append(("its cause", text(row["bottleneck_cause"])))
+    if row.get("failure_stage") is not None:
+        facts.append((f"ended in, {text(row.get('reason'))}", row["failure_stage"]))
     return [fact for fact in facts if fact[1] != NOTHING]
 
 
 def _charts(found: Anatomy) -> Iterator[tuple[str, str]]:
     yield "Waterfall", charts.waterfall(found)
-    if found.request.shares:
-        yield "Attribution", charts.shares(found.request)
+    if found.shares:
+        yield "Attribution", charts.shares(found.shares)
     if len(found.tokens) > 1:
         yield "Tokens over time", charts.timeline(found)
         yield "Gaps between tokens", charts.gaps(found)
 
 
-def _neighbours(raw: ProtoSpan) -> Iterator[LinkedRequest]:
-    for link in raw.links:
-        own = attributes(link.attributes)
-        reason = own.get(semconv.LINK_REASON)
-        if reason is None:
-            continue
-        time = own.get(semconv.LINK_TIME)
-        yield LinkedRequest(
-            trace_id=link.trace_id.hex(),
-            span_id=link.span_id.hex(),
-            name=text(own.get(semconv.REQUEST_ID) or link.trace_id.hex()[:12]),
-            what=REASONS.get(str(reason), text(reason)),
-            time=seconds(time if isinstance(time, float) else None),
-        )
+def _neighbours(row: TableRow) -> Iterator[LinkedRequest]:
+    for link in row.get("links") or ():
+        if link["reason"] is not None:
+            yield LinkedRequest(
+                trace_id=link["trace_id"],
+                span_id=link["span_id"],
+                name=text(link["request_id"] or link["trace_id"][:12]),
+                what=REASONS.get(link["reason"], text(link["reason"])),
+                time=seconds(link["time"]),
+            )
 
 
 def _short(value: Any) -> str:

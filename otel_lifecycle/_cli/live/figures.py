@@ -102,9 +102,7 @@ def _latency(name: str, rows: Iterable[LiveRow]) -> Latency:
     return {"count": len(values), "p50": quantile(values, 0.5), "p95": quantile(values, 0.95)}
 
 
-def _by_cause(
-    causes: Mapping[str, str], parts: Iterable[tuple[float | None, ...]]
-) -> tuple[dict[str, float] | None, int]:
+def _by_cause(causes: Sequence[str], parts: Iterable[tuple[float | None, ...]]) -> tuple[dict[str, float] | None, int]:
     """Return the sums by cause, and of how many requests; None if no request has the split."""
     told = [one for one in parts if any(value is not None for value in one)]
     if not told:

@@ -14,13 +14,14 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.live.gauges import Gauges
 from otel_lifecycle._cli.live.kept import Kept, RawSpan, RunningRequest
-from otel_lifecycle._cli.live.row import row_of
+from otel_lifecycle._cli.live.row import live_row, tenant_of
 from otel_lifecycle._cli.live.unread import GEN_AI, UnreadTelemetry
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
+from otel_lifecycle._cli.requests.from_span import is_request, verdict_of
 from otel_lifecycle._cli.sources.intake import cleaned
 from otel_lifecycle._cli.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._cli.sources.seen import Seen
 from otel_lifecycle._cli.sources.wanted import MARKS
+from otel_lifecycle._cli.table.row import row_of
 
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
 Sink: TypeAlias = Callable[[Signal, bytes], None]
@@ -93,8 +94,9 @@ class Receiver:
         read, _ = cleaned(read)
         if is_request(read):
             self.requests += 1
-            request = request_of(read, self._shape)
-            self.kept.add_row(span.trace_id, row_of(self.kept.next_number(), request))
+            judged = verdict_of(read, self._shape)
+            tenant = tenant_of({**resource, **judged.attributes})
+            self.kept.add_row(span.trace_id, live_row(self.kept.next_number(), row_of(read, judged), tenant))
         else:
             self._other(scope, keys)
 

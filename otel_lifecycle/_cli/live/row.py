@@ -9,22 +9,14 @@ from typing import Any, Final
 import orjson
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
+from otel_lifecycle._cli.table.row import TableRow
 from otel_lifecycle._cli.violations import Violated, findings
 
 TENANT: Final = (semconv.TENANT, "tenant.id", "enduser.id")
 """Attributes in which servers write the tenant of a request; the first one present counts."""
-QUEUE_CAUSES: Final = {
-    "preprocessing": semconv.QUEUE_BESIDE_PREPROCESSING,
-    "prefill": semconv.QUEUE_BESIDE_PREFILL,
-    "decode": semconv.QUEUE_BESIDE_DECODE,
-    "idle": semconv.QUEUE_IDLE,
-}
-STALL_CAUSES: Final = {
-    "prefill": semconv.STALL_PREFILL,
-    "preemption": semconv.STALL_PREEMPTION,
-    "unexplained": semconv.STALL_UNEXPLAINED,
-}
+QUEUE_CAUSES: Final = ("preprocessing", "prefill", "decode", "idle")
+STALL_CAUSES: Final = ("prefill", "preemption", "unexplained")
 NOISE: Final = 1e-6
 """Seconds: a smaller rest beside the stages is rounding."""
 
@@ -52,56 +44,59 @@ class LiveRow:
     packed: bytes
 
 
-def row_of(number: int, request: SeenRequest) -> LiveRow:
-    """Return the row of a request; ``number`` is larger than that of every row before."""
-    own = request.attributes
-    stages = tuple(request.seconds.get(STAGE_METRIC[stage]) for stage in STAGES)
-    rules = tuple(findings(request))
+def live_row(number: int, row: TableRow, tenant: str | None) -> LiveRow:
+    """Return what the page keeps of a request; ``number`` is larger than that of every row before."""
+    stages = tuple(row.get(STAGE_METRIC[stage]) for stage in STAGES)
+    rules = tuple(findings(row))
     return LiveRow(
         number=number,
-        trace_id=request.trace_id,
-        span_id=request.span_id,
-        arrived=request.start_ns * 1e-9,
-        ended=request.end_ns * 1e-9,
-        outcome=request.outcome,
-        bottleneck=request.bottleneck,
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
+        arrived=row["arrival_ns"] * 1e-9,
+        ended=row["end_ns"] * 1e-9,
+        outcome=row["outcome"],
+        bottleneck=row.get("bottleneck"),
         stages=stages,
-        seconds=request.seconds,
-        queue_by=tuple(_figure(own.get(name)) for name in QUEUE_CAUSES.values()),
-        stall_by=tuple(_figure(own.get(name)) for name in STALL_CAUSES.values()),
-        stall=_figure(own.get(semconv.STALL_TIME)),
+        seconds={name: row[name] for name in ("ttft", "tpot", "e2e") if name in row},
+        queue_by=tuple(_figure(row.get(f"queue_{cause}")) for cause in QUEUE_CAUSES),
+        stall_by=tuple(_figure(row.get(f"stall_{cause}")) for cause in STALL_CAUSES),
+        stall=_figure(row.get("stall_time")),
         rules=rules,
-        packed=_packed(number, request, stages, bool(rules)),
+        packed=_packed(number, row, stages, tenant, broke=bool(rules)),
     )
 
 
-def _packed(number: int, request: SeenRequest, stages: tuple[float | None, ...], broke: bool) -> bytes:
+def tenant_of(attributes: Mapping[str, Any]) -> str | None:
+    """Return the tenant that a request's attributes name."""
+    return _text(next((attributes[name] for name in TENANT if attributes.get(name) is not None), None))
+
+
+def _packed(number: int, row: TableRow, stages: tuple[float | None, ...], tenant: str | None, *, broke: bool) -> bytes:
     """Return the row as a JSON array, in the order of ``FIELDS`` in live.js; times in milliseconds."""
-    own, e2e = request.attributes, request.seconds.get("e2e")
     # Time that no known stage explains is drawn as a piece of its own, never added to a stage.
-    rest = (e2e or 0.0) - sum(length or 0.0 for length in stages)
+    rest = (row.get("e2e") or 0.0) - sum(length or 0.0 for length in stages)
     # Encoded once per request, not once per page and tick.
     return orjson.dumps(
         [
             number,
-            request.trace_id,
-            request.span_id,
-            _text(own.get(semconv.REQUEST_ID)),
-            request.name,
-            _text(own.get(semconv.GEN_AI_REQUEST_MODEL)),
-            _text(next((own[name] for name in TENANT if own.get(name) is not None), None)),
-            request.start_ns // 1_000_000,
-            (request.end_ns - request.start_ns) // 1000 / 1000,
-            request.outcome,
-            request.bottleneck,
+            row["trace_id"],
+            row["span_id"],
+            _text(row.get("request_id")),
+            row["name"],
+            _text(row.get("model")),
+            tenant,
+            row["arrival_ns"] // 1_000_000,
+            (row["end_ns"] - row["arrival_ns"]) // 1000 / 1000,
+            row["outcome"],
+            row.get("bottleneck"),
             [_milliseconds(length) for length in (*stages, rest if rest > NOISE else None)],
-            _milliseconds(request.seconds.get("ttft")),
-            _milliseconds(request.seconds.get("tpot")),
-            request.input_tokens,
-            request.output_tokens,
+            _milliseconds(row.get("ttft")),
+            _milliseconds(row.get("tpot")),
+            row.get("input_tokens"),
+            row.get("output_tokens"),
             int(broke),
-            _milliseconds(_figure(own.get(semconv.STALL_TIME))),
-            _text(own.get(semconv.BOTTLENECK_CAUSE)),
+            _milliseconds(_figure(row.get("stall_time"))),
+            _text(row.get("bottleneck_cause")),
         ]
     )
 

@@ -14,7 +14,8 @@ from rich.text import Text
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.render.sections import Presentation, Section, Table, table_of, written
 from otel_lifecycle._cli.requests.from_span import token_offsets
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
+from otel_lifecycle._cli.requests.model import DURATIONS, STAGE_METRIC, STAGES
+from otel_lifecycle._cli.table.row import TableRow
 from otel_lifecycle._cli.text import NOTHING, instant, number, plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace import charts
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
@@ -35,6 +36,7 @@ STYLES: Final = {
     "muted": "bold",
     "other": "dim",
 }
+ITL: Final = {"p50": "median gap", "p95": "p95 gap", "p99": "p99 gap", "max": "longest gap"}
 HEIGHTS: Final = " ▁▂▃▄▅▆▇"
 """Cells of the token timeline, by how many tokens fall into one."""
 NO_TOKENS: Final = (
@@ -45,22 +47,22 @@ NO_TOKENS: Final = (
 
 def presented(found: Anatomy) -> Presentation:
     """Return a request ready for any form."""
-    request = found.request
-    broken = violations(request)
+    row = found.row
+    broken = violations(row)
     return Presentation(
         command="view",
-        headline=f"{text(request.name)}: {request.outcome}",
+        headline=f"{text(row['name'])}: {row['outcome']}",
         plain=plain(found),
         sections=[
             Section(title="Waterfall", charts=lambda: [charts.waterfall(found)]),
             Section(
                 title="Attribution",
                 tables=[attribution(found)],
-                charts=lambda: [charts.shares(request)] if request.shares else [],
+                charts=lambda: [charts.shares(found.shares)] if found.shares else [],
             ),
             Section(
                 title="Tokens",
-                tables=[stalls(found), latencies(request)],
+                tables=[stalls(found), latencies(row)],
                 charts=lambda: [charts.timeline(found), charts.gaps(found)] if len(found.tokens) > 1 else [],
             ),
             Section(
@@ -69,36 +71,30 @@ def presented(found: Anatomy) -> Presentation:
                 charts=lambda: [charts.neighbours(found)] if found.neighbours else [],
             ),
             Section(title=broken.title, tables=[broken]),
-            Section(title="Attributes", tables=[attributes(request)]),
+            Section(title="Attributes", tables=[attributes(found.found.attributes)]),
         ],
-        title=f"{request.name}: {request.outcome}",
-        subtitle=f"trace {request.trace_id} · arrived {instant(request.start_ns)}",
+        title=f"{row['name']}: {row['outcome']}",
+        subtitle=f"trace {row['trace_id']} · arrived {instant(row['arrival_ns'])}",
         sketch=partial(sketch, found),
         warnings=_warnings(found),
-        tiles=_tiles(request),
+        tiles=_tiles(row),
     )
 
 
 def plain(found: Anatomy) -> dict[str, Any]:
     """Return the request as plain data."""
-    request = found.request
+    row = found.row
     return {
-        "trace_id": request.trace_id,
-        "span_id": request.span_id,
-        "name": request.name,
-        "arrival": instant(request.start_ns),
-        "outcome": request.outcome,
-        "failure_stage": request.failure_stage,
-        "reason": request.reason,
-        "bottleneck": request.bottleneck,
-        "dominant_share": request.dominant_share,
-        "shares": request.shares,
-        "seconds": request.seconds,
-        "itl": request.itl,
-        "input_tokens": request.input_tokens,
-        "output_tokens": request.output_tokens,
-        "legal": request.legal,
-        "violations": [one.plain() for one in findings(request)],
+        "trace_id": row["trace_id"],
+        "span_id": row["span_id"],
+        "name": row["name"],
+        "arrival": instant(row["arrival_ns"]),
+        **{key: row.get(key) for key in ("outcome", "failure_stage", "reason", "bottleneck", "dominant_share")},
+        "shares": found.shares,
+        "seconds": {name: row[name] for name in DURATIONS if row.get(name) is not None},
+        "itl": {key: row[f"itl_{key}"] for key in ITL if row.get(f"itl_{key}") is not None},
+        **{key: row.get(key) for key in ("input_tokens", "output_tokens", "legal")},
+        "violations": [one.plain() for one in findings(row)],
         "caller": None if found.caller is None else asdict(found.caller),
         "waterfall": [{"name": bar.name, "start": bar.start, "end": bar.end, "depth": bar.depth} for bar in found.bars],
         "tokens": found.tokens,
@@ -113,16 +109,16 @@ def plain(found: Anatomy) -> dict[str, Any]:
             for one in found.stalls
         ],
         "neighbours": [asdict(one) for one in found.neighbours],
-        "attributes": dict(request.attributes),
+        "attributes": dict(found.found.attributes),
     }
 
 
 def sketch(found: Anatomy, out: Console) -> None:
     """Draw a request on a terminal: a line for each span, for its tokens and for each neighbour."""
-    request = found.request
-    title = Text.assemble((text(request.name), "bold"), f"  {request.outcome}  trace {request.trace_id}")
+    row = found.row
+    title = Text.assemble((text(row["name"]), "bold"), f"  {row['outcome']}  trace {row['trace_id']}")
     out.print(title, highlight=False, soft_wrap=True)
-    out.print(f"arrived {instant(request.start_ns)}\n", style="dim")
+    out.print(f"arrived {instant(row['arrival_ns'])}\n", style="dim")
     total = max((bar.end for bar in found.bars), default=0.0) or 1.0
     first = min((bar.start for bar in found.bars), default=0.0)
     width = max(10, min(WIDTH, out.width - NAME - FIGURE - 2))
@@ -152,7 +148,7 @@ def _label(bar: Bar) -> str:
 
 
 def _tokens_line(found: Anatomy) -> str:
-    known, total = len(found.tokens), found.request.output_tokens
+    known, total = len(found.tokens), found.row.get("output_tokens")
     if not known:
         return NO_TOKENS
     if total is not None and known < total:
@@ -214,15 +210,13 @@ def neighbours(found: Anatomy) -> Table:
 
 def attribution(found: Anatomy) -> Table:
     """The time in each stage; the caller's time before arrival comes first and is not part of the request."""
-    request, caller = found.request, found.caller
+    row, caller = found.row, found.caller
     before = [("before arrival", seconds(caller.before), NOTHING)] if caller is not None and caller.before else []
-    rows = before + [
-        (stage, seconds(request.seconds.get(STAGE_METRIC[stage])), share(request.shares.get(stage))) for stage in STAGES
-    ]
-    known = [row for row in rows if row[1] != NOTHING]
-    verdict = f"bottleneck: {text(request.bottleneck)}" if request.bottleneck else "no bottleneck named: "
-    if not request.bottleneck:
-        verdict += "a boundary is unknown" if request.outcome == "completed" else f"it was {request.outcome}"
+    rows = before + [(stage, seconds(row.get(STAGE_METRIC[stage])), share(found.shares.get(stage))) for stage in STAGES]
+    known = [one for one in rows if one[1] != NOTHING]
+    verdict = f"bottleneck: {text(row['bottleneck'])}" if row.get("bottleneck") else "no bottleneck named: "
+    if not row.get("bottleneck"):
+        verdict += "a boundary is unknown" if row["outcome"] == "completed" else f"it was {row['outcome']}"
     return Table(title="Attribution", columns=("stage", "time", "share"), rows=tuple(known), note=verdict)
 
 
@@ -240,15 +234,15 @@ def stalls(found: Anatomy) -> Table:
     return Table(title="Stalls", columns=("after token", "at", "stall", "why"), rows=tuple(rows), left=0)
 
 
-def violations(request: SeenRequest) -> Table:
+def violations(row: TableRow) -> Table:
     """What was illegal."""
-    told = (one.plain() for one in findings(request))
+    told = (one.plain() for one in findings(row))
     return table_of("Violations", told, written(text, "kind", "event", "state", "rule"), left=4)
 
 
-def attributes(request: SeenRequest) -> Table:
+def attributes(told: Mapping[str, Any]) -> Table:
     """All attributes of the span."""
-    rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(request.attributes.items())]
+    rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(told.items())]
     return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2, page_only=True)
 
 
@@ -261,21 +255,19 @@ def _shown(key: str, value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _tiles(request: SeenRequest) -> list[tuple[str, str]]:
-    found = [
-        (name, seconds(request.seconds.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
-    ]
-    found += [("tokens in", number(request.input_tokens)), ("tokens out", number(request.output_tokens))]
-    if request.bottleneck is not None:
-        found.append((f"bottleneck, {share(request.dominant_share)} of its time", request.bottleneck))
-    elif request.failure_stage is not None:
-        found.append((f"ended in, {text(request.reason)}", request.failure_stage))
+def _tiles(row: TableRow) -> list[tuple[str, str]]:
+    found = [(name, seconds(row.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))]
+    found += [("tokens in", number(row.get("input_tokens"))), ("tokens out", number(row.get("output_tokens")))]
+    if row.get("bottleneck") is not None:
+        found.append((f"bottleneck, {share(row.get('dominant_share'))} of its time", row["bottleneck"]))
+    elif row.get("failure_stage") is not None:
+        found.append((f"ended in, {text(row.get('reason'))}", row["failure_stage"]))
     return found
 
 
 def _warnings(found: Anatomy) -> list[str]:
     told = []
-    if found.request.legal is False:
+    if found.row.get("legal") is False:
         told.append("This request made an illegal transition; what it says of times may be incomplete.")
     if found.skewed:
         cannot = "begin before their parent or, as stages, end after it"
@@ -287,11 +279,8 @@ def _warnings(found: Anatomy) -> list[str]:
     return told
 
 
-def latencies(request: SeenRequest) -> Table:
+def latencies(row: TableRow) -> Table:
     """Gaps between its tokens, as its own process summarised them."""
-    names = (("p50", "median gap"), ("p95", "p95 gap"), ("p99", "p99 gap"), ("max", "longest gap"))
-    rows = [(name, seconds(request.itl[key])) for key, name in names if key in request.itl]
-    for key, name in (("tpot", "TPOT"), ("token_span", "first to last token")):
-        if key in request.seconds:
-            rows.append((name, seconds(request.seconds[key])))
+    names = {f"itl_{key}": name for key, name in ITL.items()} | {"tpot": "TPOT", "token_span": "first to last token"}
+    rows = [(name, seconds(row[key])) for key, name in names.items() if row.get(key) is not None]
     return Table(title="", columns=("latency", "time"), rows=tuple(rows), page_only=True)

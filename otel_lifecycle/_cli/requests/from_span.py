@@ -1,4 +1,4 @@
-"""From a span to a request.
+"""From a span to the verdict on its request.
 
 Our own span carries its verdict, which is what the process counted and Prometheus shows; it is taken as it is.  A
 foreign span carries events only; the core judges them here as the processor does, and writes the same attributes.
@@ -16,15 +16,13 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.requests.foreign import Judged, is_foreign, judge
-from otel_lifecycle._cli.requests.model import DURATIONS, LARGEST, STAGES, Breach, SeenRequest
+from otel_lifecycle._cli.requests.model import LARGEST, Breach
 from otel_lifecycle._cli.sources.plausibility import lost_outcome
 from otel_lifecycle._cli.sources.spans import ReadEvent, Span
 from otel_lifecycle._core.lifecycle import BOUNDARIES, TERMINAL_EVENTS
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 from otel_lifecycle._core.workload import QUANTILES, quantile
 
-_SECONDS: Final = tuple((name, f"inference.{name}") for name in DURATIONS)
-_SHARES: Final = tuple((stage, semconv.SHARE_PREFIX + stage) for stage in STAGES)
 _ITL: Final = (
     ("p50", semconv.ITL_P50),
     ("p95", semconv.ITL_P95),
@@ -42,14 +40,6 @@ def is_request(span: Span) -> bool:
     """Return whether a span is a request: it has a verdict, or its lifecycle events."""
     # The cheap tests come first: the last two rebuild the span in the SDK's form.
     return semconv.OUTCOME in span.attributes or (bool(span.events) and (is_foreign(span) or lost_outcome(span)))
-
-
-def request_of(span: Span, shape: str = "default", threshold: float = DOMINANCE_THRESHOLD) -> SeenRequest:
-    """Return the request of a span for which :func:`is_request` holds.
-
-    ``shape`` and ``threshold`` are for foreign spans, which need not say either.
-    """
-    return _request(span, verdict_of(span, shape, threshold))
 
 
 def verdict_of(span: Span, shape: str = "default", threshold: float = DOMINANCE_THRESHOLD) -> Judged:
@@ -78,51 +68,6 @@ _OWN: Final = frozenset(
 """What only the process knew: its span keeps neither single tokens nor illegal events."""
 
 
-def _request(span: Span, judged: Judged) -> SeenRequest:
-    arrival, own = arrival_of(span), judged.attributes
-    return SeenRequest(
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        name=span.name,
-        start_ns=arrival,
-        # Clocks that disagree must not give a negative length anywhere above.
-        end_ns=max(span.end_ns, arrival),
-        # The span's own attributes win: a gateway may serve several models under one resource.
-        attributes={**span.resource, **own},
-        outcome=_outcome(own[semconv.OUTCOME]),
-        failure_stage=_text(own.get(semconv.FAILURE_STAGE)),
-        # A foreign span has no end reason, but the convention's error.type says the same of a failure.
-        reason=_text(own.get(semconv.END_REASON) or own.get(semconv.ERROR_TYPE)),
-        seconds=_numbers(own, _SECONDS),
-        shares=_numbers(own, _SHARES),
-        bottleneck=_text(own.get(semconv.BOTTLENECK)),
-        dominant_share=_number(own.get(semconv.DOMINANT_SHARE)),
-        itl=_numbers(own, _ITL),
-        marks=_marks(span, arrival),
-        input_tokens=_whole(own.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
-        output_tokens=_output_tokens(own),
-        legal=_flag(own.get(semconv.LEGAL)),
-        breaches=judged.breaches,
-        links=span.links,
-    )
-
-
-def _marks(span: Span, arrival: int) -> tuple[tuple[str, float], ...]:
-    return tuple(
-        [
-            (event.name, (event.time_ns - arrival) * _NANO)
-            for event in span.events
-            # A placeholder for an unknown time is not a point of the request.
-            if event.name in MARKS and event.attributes.get(semconv.TIME_KNOWN) is not False
-        ]
-    )
-
-
-def _outcome(raw: Any) -> str:
-    """Return an outcome of the contract; any other value is ``incomplete``, and is counted where it was read."""
-    return raw if raw in semconv.OUTCOMES else "incomplete"
-
-
 def arrival_of(span: Span) -> int:
     """Return when the request arrived: at the event, or at the start of a span without one."""
     for event in span.events:
@@ -148,12 +93,6 @@ def _told_breach(event: ReadEvent, arrival: int) -> Breach:
         event=_text(told.get(semconv.VIOLATION_EVENT)),
         offset=None if told.get(semconv.TIME_KNOWN) is False else (event.time_ns - arrival) * _NANO,
     )
-
-
-def _output_tokens(own: Mapping[str, Any]) -> int | None:
-    # Streamed tokens were observed here.  The usage figure also counts tokens that were never sent.
-    streamed = _whole(own.get(semconv.STREAMED_TOKENS))
-    return _whole(own.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)) if streamed is None else streamed
 
 
 def token_offsets(attributes: Mapping[str, Any]) -> tuple[int, ...]:
@@ -186,7 +125,7 @@ def offset_gaps(own: Mapping[str, Any]) -> tuple[float, ...]:
     if told == len(times) - 1:
         return tuple((later - earlier) * _MICRO for earlier, later in pairwise(times))
     gaps = _between_single(times)
-    return gaps if told == len(gaps) and _agree(gaps, _numbers(own, _ITL)) else ()
+    return gaps if told == len(gaps) and _agree(gaps, own) else ()
 
 
 def _between_single(times: Sequence[int]) -> tuple[float, ...]:
@@ -197,20 +136,12 @@ def _between_single(times: Sequence[int]) -> tuple[float, ...]:
     )
 
 
-def _agree(gaps: Sequence[float], itl: Mapping[str, float]) -> bool:
+def _agree(gaps: Sequence[float], own: Mapping[str, Any]) -> bool:
     """Return whether gaps have these quantiles, up to the microsecond that their offsets are cut to."""
     ordered = sorted(gaps)
     ranks = {"max": 1.0, **QUANTILES}
-    return all(abs((quantile(ordered, ranks[name]) or 0.0) - value) <= _CUT for name, value in itl.items())
-
-
-def _numbers(own: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> dict[str, float]:
-    found = {}
-    for short, attribute in names:
-        number = own.get(attribute)
-        if number is not None and (number := _number(number)) is not None:
-            found[short] = number
-    return found
+    known = ((ranks[name], _number(own.get(attribute))) for name, attribute in _ITL)
+    return all(told is None or abs((quantile(ordered, q) or 0.0) - told) <= _CUT for q, told in known)
 
 
 def _number(raw: Any) -> float | None:
@@ -227,7 +158,3 @@ def _whole(raw: Any) -> int | None:
 
 def _text(raw: Any) -> str | None:
     return None if raw is None else str(raw)
-
-
-def _flag(raw: Any) -> bool | None:
-    return raw if isinstance(raw, bool) else None

@@ -1,12 +1,9 @@
-"""A finished request, as every layer above sees it."""
+"""What every layer calls the parts of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from otel_lifecycle._cli.sources.spans import SpanLink
+from typing import Final
 
 STAGES: Final = ("queue", "preprocessing", "prefill", "decode")
 """The stages in the order a request passes them; the unit of every figure here is the second."""
@@ -37,35 +34,3 @@ class Breach:
     event: str | None = None
     offset: float | None = None
     rule: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRequest:
-    """One request.
-
-    ``attributes`` are those of the span over those of its resource.  ``seconds``: the durations that are known.
-    ``shares``: of every stage, where the request completed with each boundary.  ``itl``: p50, p95, p99 and max of its
-    gaps, as far as known.  ``marks``: (event, seconds after arrival) of the boundaries.  ``legal``: None where it is
-    unknown (events were dropped).  ``links``: the span's.
-    """
-
-    trace_id: str
-    span_id: str
-    name: str
-    start_ns: int
-    end_ns: int
-    attributes: Mapping[str, Any]
-    outcome: str
-    failure_stage: str | None
-    reason: str | None
-    seconds: Mapping[str, float]
-    shares: Mapping[str, float]
-    bottleneck: str | None
-    dominant_share: float | None
-    itl: Mapping[str, float]
-    marks: tuple[tuple[str, float], ...]
-    input_tokens: int | None
-    output_tokens: int | None
-    legal: bool | None
-    breaches: tuple[Breach, ...]
-    links: tuple[SpanLink, ...] = ()

@@ -7,7 +7,6 @@ from operator import sub
 from typing import Any, NamedTuple
 
 from otel_lifecycle._cli.requests.from_span import token_offsets
-from otel_lifecycle._cli.requests.model import SeenRequest
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._core.stalls import limit, usual_gap
 
@@ -20,13 +19,11 @@ class TokenStall(NamedTuple):
     length: float
 
 
-def token_times(request: SeenRequest, span: Span) -> list[float]:
-    """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first."""
-    return times_of_tokens(span, request.start_ns, request.seconds.get("ttft"), request.attributes)
-
-
 def times_of_tokens(span: Span, arrival_ns: int, ttft: float | None, attributes: Mapping[str, Any]) -> list[float]:
-    """Return the same of a span; ``attributes``: of its request, with the packed offsets."""
+    """Return when each token came, in seconds after arrival: from its event, or from the offsets after the first.
+
+    ``attributes``: of the request, with the packed offsets.
+    """
     told = [event.time_ns for event in span.events if event.name in {"token", "first_token"}]
     # Events hold nanoseconds; packed offsets are cut to microseconds.
     if len(told) > 1:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES, SeenRequest
-from otel_lifecycle._cli.requests.tokens import token_stalls, token_times
+from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
 from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.table.row import TableRow
 from otel_lifecycle._cli.trace.find import Found
 from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack, explained, neighbours_of
 
@@ -57,37 +57,42 @@ class Anatomy:
     skewed: int
 
     @property
-    def request(self) -> SeenRequest:
-        """The request itself."""
-        return self.found.request
+    def row(self) -> TableRow:
+        """The request's row of the table."""
+        return self.found.row
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each stage, as far as known."""
+        told = {stage: self.row.get(f"share_{stage}") for stage in STAGES}
+        return {stage: part for stage, part in told.items() if part is not None}
 
 
 def anatomy(found: Found, source: Iterable[object] = (), shape: str = "default") -> Anatomy:
     """Take a request apart; ``source``: everything that was read, for its neighbours."""
-    tokens = token_times(found.request, found.span)
+    row = found.row
     bars = tuple(_bars(found))[:MAX_BARS]
     by_id = {span.span_id: span for span in found.spans}
-    others = neighbours_of(found.span, found.request, source, shape)
+    others = neighbours_of(found.span, row, source, shape)
+    known = _all_there(row, others)
     preempted = [(bar.start, bar.end) for bar in bars if bar.colour == "preempted"]
     return Anatomy(
         found=found,
         caller=_caller(found, by_id.get(found.span.parent_id)),
         bars=bars,
-        tokens=tuple(tokens),
-        stalls=explained(token_stalls(tokens), preempted, others, known=_all_there(found.request, others)),
+        tokens=tuple(row.get("tokens") or ()),
+        stalls=tuple(explained(stall, preempted, others, known) for stall in row.get("stalls") or ()),
         neighbours=others,
         skewed=sum(_contradicts(span, by_id.get(span.parent_id)) for span in found.spans),
     )
 
 
-def _all_there(request: SeenRequest, others: tuple[NeighbourTrack, ...]) -> bool:
+def _all_there(row: TableRow, others: tuple[NeighbourTrack, ...]) -> bool:
     """Whether the source has every request that the span blames for a stall, or the span blames none."""
-    blamed = {
-        (link.trace_id, link.span_id) for link in request.links if link.attributes.get(semconv.LINK_REASON) == "stall"
-    }
+    blamed = {(link["trace_id"], link["span_id"]) for link in row.get("links") or () if link["reason"] == "stall"}
     if blamed:
         return blamed <= {(other.trace_id, other.span_id) for other in others}
-    return request.attributes.get(semconv.STALL_PREFILL) == 0
+    return bool(row.get("stall_prefill") == 0)
 
 
 def _caller(found: Found, span: Span | None) -> Caller | None:
@@ -97,8 +102,8 @@ def _caller(found: Found, span: Span | None) -> Caller | None:
         name=span.name,
         span_id=span.span_id,
         # Clocks of two hosts may disagree, but no caller waits a negative time.
-        before=max(0, found.request.start_ns - span.start_ns) * 1e-9,
-        after=max(0, span.end_ns - found.request.end_ns) * 1e-9,
+        before=max(0, found.row["arrival_ns"] - span.start_ns) * 1e-9,
+        after=max(0, span.end_ns - found.row["end_ns"]) * 1e-9,
     )
 
 
@@ -165,11 +170,11 @@ def _with_stages(span: Span, depth: int, found: Found, tree: Tree) -> Iterator[B
     known = stage in STAGES or stage == "preempted"
     yield _bar(span, depth, found, "muted" if span is found.span else stage if known else "other")
     if span is found.span and not tree.has_stages(span):
-        yield from _from_durations(found.request, depth + 1)
+        yield from _from_durations(found.row, depth + 1)
 
 
 def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
-    arrival = found.request.start_ns
+    arrival = found.row["arrival_ns"]
     return Bar(
         name=span.name,
         start=(span.start_ns - arrival) * 1e-9,
@@ -179,11 +184,11 @@ def _bar(span: Span, depth: int, found: Found, colour: str) -> Bar:
     )
 
 
-def _from_durations(request: SeenRequest, depth: int) -> Iterator[Bar]:
+def _from_durations(row: TableRow, depth: int) -> Iterator[Bar]:
     """Yield the stages of a request without stage spans, one after the other."""
     at = 0.0
     for stage in STAGES:
-        length = request.seconds.get(STAGE_METRIC[stage])
+        length = row.get(STAGE_METRIC[stage])
         # After an unknown stage the next one has no start.
         if length is None:
             return

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from otel_lifecycle._cli.draw.bars import BarRow, Piece, bar_rows, durations, legend
 from otel_lifecycle._cli.draw.plot import Plot
 from otel_lifecycle._cli.draw.scale import Scale, linear, short_seconds, whole
-from otel_lifecycle._cli.requests.model import STAGES, SeenRequest
+from otel_lifecycle._cli.requests.model import STAGES
 from otel_lifecycle._cli.text import plural, seconds, share, shorten, text
 from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
 from otel_lifecycle._cli.trace.neighbours import ExplainedStall, NeighbourTrack
@@ -54,15 +54,15 @@ def stages_waterfall(name: str, lengths: Mapping[str, float | None], e2e: float 
     return durations([_row(whole), *rows], f"waterfall of {text(name)}")
 
 
-def shares(request: SeenRequest) -> Markup:
+def shares(parts: Mapping[str, float]) -> Markup:
     """Return one bar with the share of each stage."""
     at, pieces = 0.0, []
-    for stage, part in request.shares.items():
+    for stage, part in parts.items():
         pieces.append(Piece(start=at, end=at + part, shade=stage, tip=f"{stage} {share(part)}"))
         at += part
-    told = ", ".join(f"{stage} {share(part)}" for stage, part in request.shares.items())
+    told = ", ".join(f"{stage} {share(part)}" for stage, part in parts.items())
     row = BarRow(name="share of its time", pieces=pieces)
-    entries = [(stage, f"{stage} {share(part)}") for stage, part in request.shares.items()]
+    entries = [(stage, f"{stage} {share(part)}") for stage, part in parts.items()]
     return bar_rows([row], Scale(low=0.0, high=1.0), f"share of each stage: {told}") + legend(entries)
 
 

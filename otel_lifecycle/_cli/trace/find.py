@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import SeenRequest
+from otel_lifecycle._cli.requests.from_span import is_request, verdict_of
 from otel_lifecycle._cli.sources.reader import Opener, Reader
 from otel_lifecycle._cli.sources.spans import Span
 from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._cli.table.row import TableRow, row_of
 
 # The whole trace is held in memory to build its tree.
 MAX_SPANS: Final = 5000
@@ -24,12 +24,23 @@ SHORTEST: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A request and every span of its trace, the request's own first span among them."""
+    """A request and every span of its trace, the request's own among them.
 
-    request: SeenRequest
+    ``row``: as in the table; ``attributes``: of the span over those of its resource.
+    """
+
+    row: TableRow
+    attributes: Mapping[str, Any]
     span: Span
     spans: Sequence[Span]
     others: int
+
+
+def found_of(span: Span, spans: Sequence[Span], others: int, shape: str) -> Found:
+    """Return a request by its span and the spans of its trace."""
+    judged = verdict_of(span, shape)
+    row = row_of(span, judged) if span.row is None else span.row
+    return Found(row=row, attributes={**span.resource, **judged.attributes}, span=span, spans=spans, others=others)
 
 
 def find(
@@ -104,4 +115,4 @@ def _chosen(name: str, spans: Sequence[Span], shape: str) -> Found:
     ]
     # The longest: a gateway's request encloses those of the servers behind it.
     span = max(named or requests, key=lambda span: span.end_ns - span.start_ns)
-    return Found(request=request_of(span, shape), span=span, spans=spans, others=len(requests) - 1)
+    return found_of(span, spans, len(requests) - 1, shape)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from otel_lifecycle import semconv
-from otel_lifecycle._cli.requests.from_span import is_request, request_of
-from otel_lifecycle._cli.requests.model import SeenRequest
-from otel_lifecycle._cli.requests.tokens import TokenStall
+from otel_lifecycle._cli.requests.from_span import is_request
 from otel_lifecycle._cli.sources.spans import Span
+from otel_lifecycle._cli.table.row import TableRow, row_of_span
 from otel_lifecycle._core.lifecycle import SHAPES
 
 # More rows than that hide the ones that matter; the culprits come first.
 MAX_NEIGHBOURS: Final = 8
 """Neighbours that are shown."""
-_BOUNDARIES: Final = {
-    "arrive": "arrival",
-    "admit": "admitted",
-    "input_ready": "input_ready",
-    "first_token": "first_token",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +59,19 @@ class ExplainedStall:
     beside: str | None
 
 
-def neighbours_of(span: Span, request: SeenRequest, items: Iterable[object], shape: str) -> tuple[NeighbourTrack, ...]:
+def neighbours_of(span: Span, row: TableRow, items: Iterable[object], shape: str) -> tuple[NeighbourTrack, ...]:
     """Return the requests among ``items`` that were beside one, those it blames first."""
     blamed: dict[tuple[str, str], dict[str, float]] = {}
-    for link in request.links:
-        reason, time = link.attributes.get(semconv.LINK_REASON), link.attributes.get(semconv.LINK_TIME)
-        if isinstance(reason, str) and isinstance(time, float):
-            blamed.setdefault((link.trace_id, link.span_id), {})[reason] = time
+    for link in row.get("links") or ():
+        if link["reason"] is not None and link["time"] is not None:
+            blamed.setdefault((link["trace_id"], link["span_id"]), {})[link["reason"]] = link["time"]
     found: dict[tuple[str, str], NeighbourTrack] = {}
     for item in items:
         if isinstance(item, Span) and _may_compete(item, span) and is_request(item):
             key = item.trace_id, item.span_id
-            other = request_of(item, shape)
-            if key not in found and (key in blamed or _engine(other) == _engine(request)):
-                found[key] = _neighbour(other, request, blamed.get(key, {}))
+            other = row_of_span(item, shape)
+            if key not in found and (key in blamed or _engine(other) == _engine(row)):
+                found[key] = _neighbour(other, row, blamed.get(key, {}))
     # Those that were there for no time of it, such as one that arrived as this one ended, are none.
     ordered = sorted(
         (one for one in found.values() if one.stages),
@@ -97,34 +88,35 @@ def _may_compete(other: Span, span: Span) -> bool:
     return all(process) and other.start_ns < span.end_ns and other.end_ns > span.start_ns
 
 
-def _engine(request: SeenRequest) -> object:
-    return request.attributes.get(semconv.ENGINE) or request.attributes.get(semconv.GEN_AI_REQUEST_MODEL)
+def _engine(row: TableRow) -> object:
+    return row.get("engine") or row.get("model")
 
 
-def _neighbour(other: SeenRequest, request: SeenRequest, blame: dict[str, float]) -> NeighbourTrack:
-    apart, whole = (other.start_ns - request.start_ns) * 1e-9, (request.end_ns - request.start_ns) * 1e-9
+def _neighbour(other: TableRow, row: TableRow, blame: dict[str, float]) -> NeighbourTrack:
+    apart, whole = (other["arrival_ns"] - row["arrival_ns"]) * 1e-9, (row["end_ns"] - row["arrival_ns"]) * 1e-9
     stages = [
         NeighbourStage(stage=stage, start=max(start + apart, 0.0), end=min(end + apart, whole))
         for stage, start, end in _stages(other)
         if start + apart < whole and end + apart > 0
     ]
     return NeighbourTrack(
-        name=str(other.attributes.get(semconv.REQUEST_ID) or other.trace_id[:8]),
-        trace_id=other.trace_id,
-        span_id=other.span_id,
+        name=str(other.get("request_id") or other["trace_id"][:8]),
+        trace_id=other["trace_id"],
+        span_id=other["span_id"],
         stages=tuple(stages),
         queue=blame.get("queue"),
         stall=blame.get("stall"),
     )
 
 
-def _stages(request: SeenRequest) -> list[tuple[str, float, float]]:
+def _stages(row: TableRow) -> list[tuple[str, float, float]]:
     """Return each stage whose bounds are known, in seconds after the request's own arrival."""
-    known = {_BOUNDARIES[event]: time for event, time in request.marks if event in _BOUNDARIES}
-    known["terminal"] = (request.end_ns - request.start_ns) * 1e-9
-    shape = SHAPES.get(str(request.attributes.get(semconv.SHAPE) or "default"), SHAPES["default"])
+    arrival = row["arrival_ns"]
+    names = ("arrival", "admitted", "input_ready", "first_token")
+    known = {name: (row[f"{name}_ns"] - arrival) * 1e-9 for name in names if f"{name}_ns" in row}
+    known["terminal"] = (row["end_ns"] - arrival) * 1e-9
     found: list[tuple[str, float, float]] = []
-    for stage in shape.stages:
+    for stage in SHAPES.get(row.get("shape") or "default", SHAPES["default"]).stages:
         start = known.get(stage.entered)
         # One that was cut off ends with the request.
         end = known.get(stage.left, known["terminal"])
@@ -134,22 +126,14 @@ def _stages(request: SeenRequest) -> list[tuple[str, float, float]]:
 
 
 def explained(
-    stalls: Sequence[TokenStall],
-    preempted: Sequence[tuple[float, float]],
-    others: Sequence[NeighbourTrack],
-    known: bool,
-) -> tuple[ExplainedStall, ...]:
-    """Say what each stall fell beside; ``known``: whether the source holds every neighbour that is blamed."""
-    return tuple(_explained(stall, preempted, others, known) for stall in stalls)
-
-
-def _explained(
-    stall: TokenStall, preempted: Sequence[tuple[float, float]], others: Sequence[NeighbourTrack], known: bool
+    stall: Mapping[str, Any], preempted: Sequence[tuple[float, float]], others: Sequence[NeighbourTrack], known: bool
 ) -> ExplainedStall:
-    end = stall.start + stall.length
+    """Say what a stall fell beside; ``known``: whether the source holds every neighbour that is blamed."""
+    begin: float = stall["start"]
+    end: float = begin + stall["length"]
 
     def inside(start: float, stop: float) -> float:
-        return max(0.0, min(stop, end) - max(start, stall.start))
+        return max(0.0, min(stop, end) - max(start, begin))
 
     own = sum(inside(*part) for part in preempted)
     by_name = {
@@ -157,9 +141,8 @@ def _explained(
         for other in others
     }
     name, most = max(by_name.items(), key=lambda pair: pair[1], default=("", 0.0))
-    parts = {"preemption": own, "prefill": most, "unexplained": stall.length - own - most}
-    cause = max(parts, key=lambda part: parts[part])
+    parts = {"preemption": own, "prefill": most, "unexplained": stall["length"] - own - most}
+    cause: str | None = max(parts, key=lambda part: parts[part])
     if cause == "unexplained" and not known:
-        return ExplainedStall(token=stall.token, start=stall.start, length=stall.length, cause=None, beside=None)
-    beside = name if cause == "prefill" else None
-    return ExplainedStall(token=stall.token, start=stall.start, length=stall.length, cause=cause, beside=beside)
+        cause = None
+    return ExplainedStall(**stall, cause=cause, beside=name if cause == "prefill" else None)
