@@ -15,9 +15,9 @@ import yaml
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.main import COMMANDS
-from otel_lifecycle._cli.table import schema
 from otel_lifecycle._configuration.settings_help import HELP
 from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._table import schema
 
 HERE: Final = Path(__file__).parent
 REFERENCE: Final = HERE / "reference"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from otel_lifecycle._cli.draw import theme
+from otel_lifecycle._draw import theme
 from tests.stack import overlay, programs
 from tests.stack.backends import Prometheus
 from tests.stack.programs import CONFIG, LOOPBACK, Running

@@ -23,10 +23,10 @@ def read_requests(
     Needs the extra ``cli``; raises ModuleNotFoundError without it.  Raises ValueError, with the reason, for a source
     that cannot be read or holds no telemetry.
     """
-    from otel_lifecycle._cli.errors import Unusable
-    from otel_lifecycle._cli.sources.tally import ReadingTally
-    from otel_lifecycle._cli.table.rows import rows_of
-    from otel_lifecycle._cli.table.store import RequestTable, fill
+    from otel_lifecycle._table.errors import Unusable
+    from otel_lifecycle._table.rows import rows_of
+    from otel_lifecycle._table.sources.tally import ReadingTally
+    from otel_lifecycle._table.store import RequestTable, fill
 
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     table = RequestTable(keep_in_memory=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_lifecycle._cli.errors import BEING_READ, UNUSABLE, Unusable
+from otel_lifecycle._table.errors import BEING_READ, UNUSABLE, Unusable
 
 if TYPE_CHECKING:
     import click

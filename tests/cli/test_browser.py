@@ -12,8 +12,8 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser, Page, expect
 
-from otel_lifecycle._cli.draw.theme import COLOURS
 from otel_lifecycle._cli.main import run
+from otel_lifecycle._draw.theme import COLOURS
 from tests.cli.generator import Load, write
 from tests.support.browsers import launched, needs_browser, opened
 

@@ -12,8 +12,8 @@ from otel_lifecycle._cli.analysis.document import report_of
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
-from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources.spans import Item, MetricPoint, Span
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate
 from tests.cli.test_evidence import PLAIN, request_span
 

@@ -17,9 +17,9 @@ from otel_lifecycle._cli.analysis.arrivals import in_flight
 from otel_lifecycle._cli.analysis.document import report_of
 from otel_lifecycle._cli.analysis.settings import OPEN, WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import Workload, gather
-from otel_lifecycle._cli.sources.otlp_json import span
-from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources.otlp_json import span
+from otel_lifecycle._table.sources.spans import Span
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import START_NS, Load, Simulated, request_span_of, simulate
 
 LOAD = Load(requests=400, cancelled=0.1, failed=0.05)

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from otel_lifecycle._cli.sources.reader import snapshot
+from otel_lifecycle._table.sources.reader import snapshot
 from tests.cli.generator import Load, line, simulate, spans_of
 from tests.cli.running import Ran
 

@@ -14,11 +14,11 @@ from otel_lifecycle._cli.analysis.document import report_of
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import gather
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.events.log import read_logs
-from otel_lifecycle._cli.events.replayed import replayed
-from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.events.log import read_logs
+from otel_lifecycle._table.events.replayed import replayed
+from otel_lifecycle._table.sources.reader import Reader
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, line, simulate, spans_of
 from tests.cli.live import serve, server

@@ -9,8 +9,8 @@ import pytest
 
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import gather
-from otel_lifecycle._cli.sources.otlp_json import span
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources.otlp_json import span
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate, spans_of
 from tests.cli.scale import measure
 

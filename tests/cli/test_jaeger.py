@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.sources import jaeger_api
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources import jaeger_api
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import START_NS, Load, simulate, spans_of
 from tests.cli.running import Ran
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from otel_lifecycle._cli.main import COMMANDS, run
-from otel_lifecycle._cli.render.machine import to_json
-from otel_lifecycle._cli.text import text
+from otel_lifecycle._table.machine import to_json
+from otel_lifecycle._table.text import text
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 
@@ -162,7 +162,7 @@ def test_what_nobody_foresaw_is_code_2_with_the_file(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("otel_lifecycle._cli.sources.otlp_json.decode", broken)
+    monkeypatch.setattr("otel_lifecycle._table.sources.otlp_json.decode", broken)
     ran = cli("check", "run.json")
     assert (ran.code, ran.out) == (2, "")
     assert re.fullmatch(

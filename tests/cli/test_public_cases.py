@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.events import log
-from otel_lifecycle._cli.sources import jaeger_api
+from otel_lifecycle._table.events import log
+from otel_lifecycle._table.sources import jaeger_api
 from tests.cli.generator import Load, encode, line, simulate, spans_of
 from tests.cli.live import serve, server
 from tests.cli.running import Ran

@@ -11,9 +11,9 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources.reader import Reader
+from otel_lifecycle._table.sources.spans import Span
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.live import serve, server
 from tests.cli.running import Ran
 from tests.stack import programs

@@ -13,10 +13,10 @@ import zstandard
 
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.workload import gather
-from otel_lifecycle._cli.errors import NotATrace, Unusable
-from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.seen import Seen
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.errors import NotATrace, Unusable
+from otel_lifecycle._table.sources.reader import Reader
+from otel_lifecycle._table.sources.seen import Seen
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, encode, line, simulate, spans_of, write
 from tests.cli.live import serve, server

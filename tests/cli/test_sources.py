@@ -15,10 +15,10 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from otel_lifecycle._cli.sources.framing import messages
-from otel_lifecycle._cli.sources.reader import Reader, total_bytes
-from otel_lifecycle._cli.sources.spans import Item, MetricPoint, Span
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.sources.framing import messages
+from otel_lifecycle._table.sources.reader import Reader, total_bytes
+from otel_lifecycle._table.sources.spans import Item, MetricPoint, Span
+from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.forms import FORMS, Form
 from tests.cli.live import Server, serve, server
 from tests.cli.running import Ran

@@ -13,8 +13,8 @@ import duckdb
 import pytest
 
 from otel_lifecycle import read_requests, request
-from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS, GROUPS, VERSION, create_statement, markdown
-from otel_lifecycle._cli.table.store import MEMORY, RequestTable
+from otel_lifecycle._table.schema import BY_ATTRIBUTE, COLUMNS, GROUPS, VERSION, create_statement, markdown
+from otel_lifecycle._table.store import MEMORY, RequestTable
 from tests.cli.generator import Load, encode, line, simulate, spans_of, write
 from tests.cli.live import ARRIVED, serve, server
 from tests.cli.running import Ran

@@ -16,10 +16,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from otel_lifecycle import request
-from otel_lifecycle._cli.sources.tally import ReadingTally
-from otel_lifecycle._cli.text import shorten, text
-from otel_lifecycle._cli.trace.anatomy import anatomy
-from otel_lifecycle._cli.trace.find import find
+from otel_lifecycle._table.sources.tally import ReadingTally
+from otel_lifecycle._table.text import shorten, text
+from otel_lifecycle._trace.anatomy import anatomy
+from otel_lifecycle._trace.find import find
 from tests.cli.forms import FORMS
 from tests.cli.generator import Load, write
 from tests.cli.live import ARRIVED, serve, server

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.doctor.checks import Check, checks_of
-from otel_lifecycle._cli.doctor.endpoints import Endpoint, endpoint_of, problem_of
-from otel_lifecycle._cli.doctor.look import ProbeReport
+from otel_lifecycle._doctor.checks import Check, checks_of
+from otel_lifecycle._doctor.endpoints import Endpoint, endpoint_of, problem_of
+from otel_lifecycle._doctor.look import ProbeReport
 from tests.cli.running import Ran
 
 VERSIONS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_lifecycle import read_requests
-from otel_lifecycle._cli.table.schema import COLUMNS, VERSION
+from otel_lifecycle._table.schema import COLUMNS, VERSION
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 

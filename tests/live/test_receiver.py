@@ -11,12 +11,12 @@ import pytest
 from opentelemetry.trace import Link
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.live.detail import detail_of
-from otel_lifecycle._cli.live.figures import TimeRange, figures_of, stage_columns
-from otel_lifecycle._cli.live.kept import Kept
-from otel_lifecycle._cli.live.otlp_json_body import to_protobuf
-from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.saving import json_line
+from otel_lifecycle._live.detail import detail_of
+from otel_lifecycle._live.figures import TimeRange, figures_of, stage_columns
+from otel_lifecycle._live.kept import Kept
+from otel_lifecycle._live.otlp_json_body import to_protobuf
+from otel_lifecycle._live.receiver import Receiver
+from otel_lifecycle._live.saving import json_line
 from tests.live.sent import MS, NOW, MakeTelemetry, finish, metrics, traces
 
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from otel_lifecycle._cli.commands.live_options import saving_to
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.live.child import environment_of, instrument_beside, launch_of
+from otel_lifecycle._live.child import environment_of, instrument_beside, launch_of
+from otel_lifecycle._table.errors import Unusable
 from tests.cli.running import Ran
 
 COMMAND = (sys.executable, "-m", "otel_lifecycle._cli.main")

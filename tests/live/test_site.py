@@ -14,13 +14,13 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.live.guard import AccessRule, is_loopback
-from otel_lifecycle._cli.live.kept import Kept
-from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.session import LiveSettings, serving
-from otel_lifecycle._cli.live.stream import Status
-from otel_lifecycle._cli.live.web import LiveSite
+from otel_lifecycle._live.guard import AccessRule, is_loopback
+from otel_lifecycle._live.kept import Kept
+from otel_lifecycle._live.receiver import Receiver
+from otel_lifecycle._live.session import LiveSettings, serving
+from otel_lifecycle._live.stream import Status
+from otel_lifecycle._live.web import LiveSite
+from otel_lifecycle._table.errors import Unusable
 from tests.live.sent import MakeTelemetry, finish, traces
 
 PROTOBUF = {"content-type": "application/x-protobuf"}

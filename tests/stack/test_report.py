@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.errors import UNUSABLE
+from otel_lifecycle._table.errors import UNUSABLE
 from tests.stack.backends import eventually
 from tests.stack.conftest import Stack
 from tests.stack.figures import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_lifecycle._cli.analysis.facts import SHORT_CLASS, UNKNOWN_CLASS, crowded
-from otel_lifecycle._cli.table.store import RequestTable
+from otel_lifecycle._table.store import RequestTable
 
 BURSTY: Final = 4.0
 """Variance over mean of arrivals: 1 if they are independent; 4 is a clear clump, even in ten intervals."""

@@ -10,11 +10,12 @@ from otel_lifecycle._cli.analysis.facts import UNTOLD
 from otel_lifecycle._cli.analysis.figures import NONE, Figures, distributions
 from otel_lifecycle._cli.analysis.interference import interference
 from otel_lifecycle._cli.analysis.parts import parts
-from otel_lifecycle._cli.analysis.settings import OPEN, SHORT
+from otel_lifecycle._cli.analysis.settings import OPEN
 from otel_lifecycle._cli.analysis.workload import Workload
-from otel_lifecycle._cli.requests.model import STAGES
-from otel_lifecycle._cli.sources.tally import TROUBLE
-from otel_lifecycle._cli.text import instant
+from otel_lifecycle._table.requests.model import STAGES
+from otel_lifecycle._table.schema import SHORT
+from otel_lifecycle._table.sources.tally import TROUBLE
+from otel_lifecycle._table.text import instant
 from otel_lifecycle.semconv import OUTCOMES
 
 Document = dict[str, Any]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_lifecycle._cli.analysis.settings import EARLIEST, OPEN, SHORT, WorkloadSettings
-from otel_lifecycle._cli.requests.model import STAGE_METRIC
-from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE, COLUMNS
-from otel_lifecycle._cli.table.store import RequestTable, quoted
+from otel_lifecycle._cli.analysis.settings import OPEN, WorkloadSettings
 from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._table.requests.model import STAGE_METRIC
+from otel_lifecycle._table.schema import BY_ATTRIBUTE, COLUMNS, SHORT
+from otel_lifecycle._table.sources.plausibility import EARLIEST
+from otel_lifecycle._table.store import RequestTable, quoted
 
 YEAR: Final = 366 * 86_400 * 10**9
 """Nanoseconds from the middle of a run beyond which a time is a wrong clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from otel_lifecycle._cli.table.store import RequestTable
+from otel_lifecycle._table.store import RequestTable
 
 Figures = dict[str, Any]
 """``count, mean, p50, p95, p99, max`` of a column; all but the count are None without samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_lifecycle._cli.table.store import RequestTable
+from otel_lifecycle._table.store import RequestTable
 
 QUEUE: Final = ("preprocessing", "prefill", "decode", "idle")
 STALLS: Final = ("prefill", "preemption", "unexplained")

@@ -8,7 +8,7 @@ from operator import sub
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.sources.spans import MetricPoint, Span
+from otel_lifecycle._table.sources.spans import MetricPoint, Span
 
 # Reduced to peak and mean at once: points come every few seconds for hours.
 GAUGES: Final = {

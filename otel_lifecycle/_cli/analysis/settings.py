@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_lifecycle import semconv
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 from otel_lifecycle._core.slo import Slo
 
@@ -13,27 +12,6 @@ OPEN: Final = (-1, 2**63 - 1)
 """The two ends of a window that are open, in epoch nanoseconds: nothing lies beyond them."""
 CLASS_LENGTH: Final = 4096
 """Input tokens at and above which a context is long."""
-EARLIEST: Final = 946_684_800.0
-"""The year 2000, in epoch seconds: an earlier time is a clock that was never set."""
-
-SHORT: Final = {
-    "model": semconv.GEN_AI_REQUEST_MODEL,
-    "operation": semconv.GEN_AI_OPERATION_NAME,
-    "provider": semconv.GEN_AI_PROVIDER_NAME,
-    "backend": semconv.BACKEND_NAME,
-    "revision": semconv.MODEL_REVISION,
-    "dtype": semconv.MODEL_DTYPE,
-    "workload": semconv.WORKLOAD,
-    "batch_size": semconv.BATCH_SIZE,
-    "concurrency": semconv.CONCURRENCY,
-    "cache_policy": semconv.CACHE_POLICY,
-    "traffic": semconv.TRAFFIC,
-    "outcome": semconv.OUTCOME,
-    "bottleneck": semconv.BOTTLENECK,
-    "service": "service.name",
-    "version": "service.version",
-}
-"""Short names of attributes to group by; any other key is the attribute itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

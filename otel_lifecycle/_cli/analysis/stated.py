@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.analysis.facts import as_told
-from otel_lifecycle._cli.table.schema import BY_ATTRIBUTE
-from otel_lifecycle._cli.table.store import RequestTable, quoted
+from otel_lifecycle._table.schema import BY_ATTRIBUTE
+from otel_lifecycle._table.store import RequestTable, quoted
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "model": (semconv.GEN_AI_REQUEST_MODEL,),

@@ -14,12 +14,12 @@ from otel_lifecycle._cli.analysis.facts import TERMINATED, make_facts
 from otel_lifecycle._cli.analysis.resources import Resources
 from otel_lifecycle._cli.analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.analysis.stated import Stated, stated
-from otel_lifecycle._cli.requests.from_span import is_request
-from otel_lifecycle._cli.requests.troubles import note_troubles
-from otel_lifecycle._cli.sources.spans import Item, Span
-from otel_lifecycle._cli.sources.tally import MAX_NOTES, ReadingTally
-from otel_lifecycle._cli.table.row import row_of_span
-from otel_lifecycle._cli.table.store import RequestTable
+from otel_lifecycle._table.requests.from_span import is_request
+from otel_lifecycle._table.requests.troubles import note_troubles
+from otel_lifecycle._table.row import row_of_span
+from otel_lifecycle._table.sources.spans import Item, Span
+from otel_lifecycle._table.sources.tally import MAX_NOTES, ReadingTally
+from otel_lifecycle._table.store import RequestTable
 
 MAX_ABNORMAL: Final = 1000
 MAX_ALIKE: Final = 50

@@ -13,20 +13,20 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import ReadingBar, reading
-from otel_lifecycle._cli.errors import FOUND, OK, Unusable
-from otel_lifecycle._cli.render.machine import safe_cell, to_json_line
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.report import trouble
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, table_of, written
 from otel_lifecycle._cli.render.terminal import console, show_tables
-from otel_lifecycle._cli.requests.from_span import is_request
-from otel_lifecycle._cli.requests.troubles import note_troubles
-from otel_lifecycle._cli.sources.reader import Reader
-from otel_lifecycle._cli.sources.spans import Span
-from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
-from otel_lifecycle._cli.table.row import row_of_span
-from otel_lifecycle._cli.text import plural, seconds, text
-from otel_lifecycle._cli.violations import COLUMNS, SCHEMA_VERSION, Violated, findings
+from otel_lifecycle._table.errors import FOUND, OK, Unusable
+from otel_lifecycle._table.machine import safe_cell, to_json_line
+from otel_lifecycle._table.requests.from_span import is_request
+from otel_lifecycle._table.requests.troubles import note_troubles
+from otel_lifecycle._table.row import row_of_span
+from otel_lifecycle._table.sources.reader import Reader
+from otel_lifecycle._table.sources.spans import Span
+from otel_lifecycle._table.sources.tally import TROUBLE, ReadingTally
+from otel_lifecycle._table.text import plural, seconds, text
+from otel_lifecycle._table.violations import COLUMNS, SCHEMA_VERSION, Violated, findings
 
 
 @click.command(

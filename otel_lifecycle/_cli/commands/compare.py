@@ -18,10 +18,10 @@ from otel_lifecycle._cli.comparison.gates import Gate, gate_of, not_judged, rule
 from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
 from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
 from otel_lifecycle._cli.comparison.verdicts import compare as compared
-from otel_lifecycle._cli.errors import FOUND, OK, Unusable
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.sweep import presented as sweep_presented
 from otel_lifecycle._cli.render.terminal import console
+from otel_lifecycle._table.errors import FOUND, OK, Unusable
 
 VARIABLE = (
     *KEYS,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from otel_lifecycle._cli.commands import options
-from otel_lifecycle._cli.doctor.checks import Check, checks_of
-from otel_lifecycle._cli.doctor.look import CONFIGURED, look_at
-from otel_lifecycle._cli.errors import FOUND, OK
+from otel_lifecycle._doctor.checks import Check, checks_of
+from otel_lifecycle._doctor.look import CONFIGURED, look_at
+from otel_lifecycle._table.errors import FOUND, OK
 
 EXAMPLES = options.examples("otel-lifecycle doctor", "otel-lifecycle doctor -- python my_server.py")
 CONFIGURED_WAIT = 60.0

@@ -13,13 +13,13 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.sources.tally import TROUBLE, ReadingTally
-from otel_lifecycle._cli.table import perfetto
-from otel_lifecycle._cli.table.export import FORMS, write
-from otel_lifecycle._cli.table.rows import rows_of
-from otel_lifecycle._cli.table.store import RequestTable, fill
-from otel_lifecycle._cli.text import number
+from otel_lifecycle._table import perfetto
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.export import FORMS, write
+from otel_lifecycle._table.rows import rows_of
+from otel_lifecycle._table.sources.tally import TROUBLE, ReadingTally
+from otel_lifecycle._table.store import RequestTable, fill
+from otel_lifecycle._table.text import number
 
 
 @click.command(

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from otel_lifecycle._cli.errors import UNUSABLE
-from otel_lifecycle._cli.sources.reader import snapshot
+from otel_lifecycle._table.errors import UNUSABLE
+from otel_lifecycle._table.sources.reader import snapshot
 
 PAUSE_S: Final = 1.0
 """Seconds between two looks at the sources."""

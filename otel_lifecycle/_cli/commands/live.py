@@ -8,10 +8,10 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.live_options import finish_saving, live_options, saving_to, token_for
-from otel_lifecycle._cli.live.kept import Kept
-from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.session import LiveSettings, serving, until_stopped
-from otel_lifecycle._cli.live.stream import Status
+from otel_lifecycle._live.kept import Kept
+from otel_lifecycle._live.receiver import Receiver
+from otel_lifecycle._live.session import LiveSettings, serving, until_stopped
+from otel_lifecycle._live.stream import Status
 
 EXAMPLES = options.examples(
     "otel-lifecycle live",

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.live.guard import is_loopback
-from otel_lifecycle._cli.live.kept import KEEP
-from otel_lifecycle._cli.live.saving import JsonLines, Saving, SpooledMessages
+from otel_lifecycle._live.guard import is_loopback
+from otel_lifecycle._live.kept import KEEP
+from otel_lifecycle._live.saving import JsonLines, Saving, SpooledMessages
+from otel_lifecycle._table.errors import Unusable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -79,7 +79,7 @@ def finish_saving(saving: Saving | None, save: str | None, shape: str) -> None:
     if save.endswith(".parquet"):
         # DuckDB is needed for Parquet only.
         from otel_lifecycle._cli.commands.export import table_of
-        from otel_lifecycle._cli.table.export import write
+        from otel_lifecycle._table.export import write
 
         with table_of((str(saving.path),), shape) as table:
             write(table.connection, "SELECT * FROM requests", "parquet", Path(save))

@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from otel_lifecycle._cli.analysis.settings import EARLIEST, OPEN
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.table.export import FORMS, Form
+from otel_lifecycle._cli.analysis.settings import OPEN
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.export import FORMS, Form
+from otel_lifecycle._table.sources.plausibility import EARLIEST
 from otel_lifecycle.errors import ConfigurationError
 
 Command = TypeVar("Command", bound=Callable[..., Any])

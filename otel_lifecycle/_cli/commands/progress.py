@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from otel_lifecycle._cli.sources.reader import total_bytes
+from otel_lifecycle._table.sources.reader import total_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

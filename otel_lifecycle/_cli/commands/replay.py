@@ -16,14 +16,14 @@ from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import nothing_found, show_report
-from otel_lifecycle._cli.errors import FOUND, Unusable
-from otel_lifecycle._cli.events.columns import NANOSECONDS, Unit
-from otel_lifecycle._cli.events.log import read_logs
-from otel_lifecycle._cli.events.otlp import write_otlp
-from otel_lifecycle._cli.events.replayed import Replayed, replayed
-from otel_lifecycle._cli.render.machine import to_json_line
-from otel_lifecycle._cli.sources.tally import ReadingTally
-from otel_lifecycle._cli.table.row import row_of
+from otel_lifecycle._table.errors import FOUND, Unusable
+from otel_lifecycle._table.events.columns import NANOSECONDS, Unit
+from otel_lifecycle._table.events.log import read_logs
+from otel_lifecycle._table.events.otlp import write_otlp
+from otel_lifecycle._table.events.replayed import Replayed, replayed
+from otel_lifecycle._table.machine import to_json_line
+from otel_lifecycle._table.row import row_of
+from otel_lifecycle._table.sources.tally import ReadingTally
 
 EVENTS = (
     "EVENTS is a file (or '-') of JSON Lines or CSV, gzip or zstd too, with an event a line: 'event' (arrive, admit, "
@@ -92,8 +92,7 @@ def replay(
             if lines:
                 click.echo(to_json_line(one.plain()))
     workload.conclude()
-    silent = form is None and (lines or otlp == "-")
-    show_report(workload, events, "none" if silent else form, html, limit)
+    show_report(workload, events, form or ("none" if lines or otlp == "-" else None), html, limit)
     if strict and workload.counts["illegal"]:
         return FOUND
     return nothing_found(workload, events)

@@ -13,11 +13,11 @@ from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
-from otel_lifecycle._cli.errors import OK, UNUSABLE
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.report import presented
-from otel_lifecycle._cli.sources.reader import STDIN, Reader
-from otel_lifecycle._cli.sources.tally import ReadingTally
+from otel_lifecycle._table.errors import OK, UNUSABLE
+from otel_lifecycle._table.sources.reader import STDIN, Reader
+from otel_lifecycle._table.sources.tally import ReadingTally
 
 EXAMPLES = options.examples(
     "otel-lifecycle report traces.json",

@@ -10,12 +10,12 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.live_options import finish_saving, live_options, saving_to, token_for
-from otel_lifecycle._cli.live.child import Launch, launch_of, run_child
-from otel_lifecycle._cli.live.kept import Kept
-from otel_lifecycle._cli.live.receiver import Receiver
-from otel_lifecycle._cli.live.saving import Saving, SpooledMessages
-from otel_lifecycle._cli.live.session import LiveSettings, Served, serving, until_quiet, until_stopped
-from otel_lifecycle._cli.live.stream import Status
+from otel_lifecycle._live.child import Launch, launch_of, run_child
+from otel_lifecycle._live.kept import Kept
+from otel_lifecycle._live.receiver import Receiver
+from otel_lifecycle._live.saving import Saving, SpooledMessages
+from otel_lifecycle._live.session import LiveSettings, Served, serving, until_quiet, until_stopped
+from otel_lifecycle._live.stream import Status
 
 EXAMPLES = options.examples(
     "otel-lifecycle run -- python my_server.py",

@@ -9,12 +9,12 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.export import into, table_of
-from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.render.sections import Table
 from otel_lifecycle._cli.render.terminal import console, show_tables
-from otel_lifecycle._cli.table.export import FORMS, write
-from otel_lifecycle._cli.table.store import RequestTable, as_text, sql_error
-from otel_lifecycle._cli.text import plural, printable
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.export import FORMS, write
+from otel_lifecycle._table.store import RequestTable, as_text, sql_error
+from otel_lifecycle._table.text import plural, printable
 
 # More rows scroll out of any terminal, and each is laid out in memory.
 SHOWN = 1000

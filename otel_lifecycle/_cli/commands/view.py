@@ -8,12 +8,12 @@ import click
 
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.errors import Unusable
 from otel_lifecycle._cli.render.output import show
-from otel_lifecycle._cli.sources.reader import Reader, is_url, kept_pipe
-from otel_lifecycle._cli.sources.tally import ReadingTally
-from otel_lifecycle._cli.trace.anatomy import Anatomy, anatomy
-from otel_lifecycle._cli.trace.find import find, only_request
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.sources.reader import Reader, is_url, kept_pipe
+from otel_lifecycle._table.sources.tally import ReadingTally
+from otel_lifecycle._trace.anatomy import Anatomy, anatomy
+from otel_lifecycle._trace.find import find, only_request
 
 
 @click.command(

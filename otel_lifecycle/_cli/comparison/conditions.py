@@ -13,7 +13,7 @@ from scipy import stats
 from otel_lifecycle._cli.analysis.arrivals import BURSTY
 from otel_lifecycle._cli.analysis.stated import KEYS
 from otel_lifecycle._cli.comparison.sides import Floats, Side
-from otel_lifecycle._cli.text import number, share, shorten
+from otel_lifecycle._table.text import number, share, shorten
 
 MIX: Final = 0.1
 """Two mixes differ where more than a tenth of the requests would have to change (total variation distance)."""

@@ -10,7 +10,7 @@ from typing import Final
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.rates import RATES, THROUGHPUTS
 from otel_lifecycle._cli.comparison.verdicts import FIGURES, STATISTICS
-from otel_lifecycle._cli.errors import Unusable
+from otel_lifecycle._table.errors import Unusable
 
 METRICS: Final = (
     *(f"{column}.{name}" for column in FIGURES for name in STATISTICS),

@@ -10,8 +10,8 @@ from typing import Final, Literal
 from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis.fits import rank_correlation
-from otel_lifecycle._cli.text import plural
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
+from otel_lifecycle._table.text import plural
 
 Confidence = Literal["strong", "moderate", "weak"]
 GRADES: Final[tuple[Confidence, ...]] = ("strong", "moderate", "weak")

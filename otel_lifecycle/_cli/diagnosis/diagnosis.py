@@ -14,8 +14,8 @@ from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis import interference, symptoms
 from otel_lifecycle._cli.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
-from otel_lifecycle._cli.requests.model import STAGES
-from otel_lifecycle._cli.text import plural
+from otel_lifecycle._table.requests.model import STAGES
+from otel_lifecycle._table.text import plural
 
 # The sort by confidence is stable: among equals this order decides, and the first one makes the headline.
 RULES: Final[tuple[Callable[[Case], Finding | None], ...]] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from otel_lifecycle._cli.table.store import RequestTable
+from otel_lifecycle._table.store import RequestTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from otel_lifecycle._cli.diagnosis.case import (
     were,
 )
 from otel_lifecycle._cli.diagnosis.fits import Line, fitted_line
-from otel_lifecycle._cli.text import plural
+from otel_lifecycle._table.text import plural
 from otel_lifecycle.semconv import CACHE_USAGE, MEMORY_USED
 
 PREFILL_SHARE: Final = 0.1

@@ -11,7 +11,7 @@ from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.gates import Ruling
 from otel_lifecycle._cli.comparison.verdicts import ALPHA
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
-from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, text
+from otel_lifecycle._table.text import NOTHING, number, plural, seconds, share, text
 
 # One row on a usual screen.
 TILES: Final = 4

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from otel_lifecycle._cli.comparison.document import Result
 from otel_lifecycle._cli.comparison.figure import Comparison
 from otel_lifecycle._cli.comparison.sides import Floats, Side
-from otel_lifecycle._cli.draw.changes import Interval, changes
-from otel_lifecycle._cli.draw.distributions import Curve, shares_below
+from otel_lifecycle._draw.changes import Interval, changes
+from otel_lifecycle._draw.distributions import Curve, shares_below
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E of completed requests"}
 # A point for each half percent: finer than a pixel of the usual width.

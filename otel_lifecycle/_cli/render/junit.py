@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape, quoteattr
 
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation
-from otel_lifecycle._cli.text import printable
+from otel_lifecycle._table.text import printable
 
 
 def xml(found: Presentation) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import Presentation, Table
-from otel_lifecycle._cli.text import printable
+from otel_lifecycle._table.text import printable
 
 # "|" would end a cell, and "<" would begin HTML, which many viewers render.
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")

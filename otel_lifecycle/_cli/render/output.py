@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from otel_lifecycle._cli.errors import Unusable
-from otel_lifecycle._cli.render.machine import to_json, write_csv
 from otel_lifecycle._cli.render.sections import Presentation
+from otel_lifecycle._table.errors import Unusable
+from otel_lifecycle._table.machine import to_json, write_csv
 
 
 def show(found: Presentation, form: str | None, html: str | None = None) -> None:

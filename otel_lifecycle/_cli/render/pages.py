@@ -6,8 +6,8 @@ from typing import Final
 
 import jinja2
 
-from otel_lifecycle._cli.draw import theme
 from otel_lifecycle._cli.render.sections import Presentation
+from otel_lifecycle._draw import theme
 from otel_lifecycle._version import __version__
 
 LONG: Final = 5

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.analysis.figures import Figures, histogram
 from otel_lifecycle._cli.analysis.workload import Workload
-from otel_lifecycle._cli.draw import bars, distributions, overtime
-from otel_lifecycle._cli.draw.bars import BarRow, Piece
-from otel_lifecycle._cli.requests.model import STAGE_METRIC, STAGES
-from otel_lifecycle._cli.table.store import RequestTable
-from otel_lifecycle._cli.text import plural, seconds, shorten, text
-from otel_lifecycle._cli.trace.charts import stages_waterfall
+from otel_lifecycle._draw import bars, distributions, overtime
+from otel_lifecycle._draw.bars import BarRow, Piece
+from otel_lifecycle._table.requests.model import STAGE_METRIC, STAGES
+from otel_lifecycle._table.store import RequestTable
+from otel_lifecycle._table.text import plural, seconds, shorten, text
+from otel_lifecycle._trace.charts import stages_waterfall
 
 BARS: Final = 48
 """Bars of a histogram."""

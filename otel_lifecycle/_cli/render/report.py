@@ -10,7 +10,7 @@ from otel_lifecycle._cli.analysis.document import Document
 from otel_lifecycle._cli.analysis.workload import Workload
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import FIGURES, JudgedCase, Presentation, Section, Table, table_of, written
-from otel_lifecycle._cli.text import NOTHING, number, plural, printable, seconds, share, shorten, text
+from otel_lifecycle._table.text import NOTHING, number, plural, printable, seconds, share, shorten, text
 
 
 def presented(workload: Workload, report: Document, diagnosis: Diagnosis, limit: int) -> Presentation:

@@ -9,11 +9,11 @@ from pathlib import PurePath
 from markupsafe import Markup
 
 from otel_lifecycle._cli.comparison.sweep import SweepRun, plain, throughput_of
-from otel_lifecycle._cli.draw.bars import legend
-from otel_lifecycle._cli.draw.plot import Plot
-from otel_lifecycle._cli.draw.scale import linear, short_seconds, whole
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
-from otel_lifecycle._cli.text import NOTHING, number, plural, seconds, share, shorten, text
+from otel_lifecycle._draw.bars import legend
+from otel_lifecycle._draw.plot import Plot
+from otel_lifecycle._draw.scale import linear, short_seconds, whole
+from otel_lifecycle._table.text import NOTHING, number, plural, seconds, share, shorten, text
 
 FRONT = "on the front"
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import Presentation, Table
-from otel_lifecycle._cli.text import printable
+from otel_lifecycle._table.text import printable
 
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
 VERDICT_STYLE: Final = {"better": "bold green", "worse": "bold red", "no evidence": "dim", "FAILED": "bold red"}

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from otel_lifecycle import semconv
 from otel_lifecycle._cli.render.sections import Presentation, Section, Table, table_of, written
-from otel_lifecycle._cli.requests.from_span import token_offsets
-from otel_lifecycle._cli.requests.model import DURATIONS, STAGE_METRIC, STAGES
-from otel_lifecycle._cli.table.row import TableRow
-from otel_lifecycle._cli.text import NOTHING, instant, number, plural, seconds, share, shorten, text
-from otel_lifecycle._cli.trace import charts
-from otel_lifecycle._cli.trace.anatomy import Anatomy, Bar
-from otel_lifecycle._cli.trace.neighbours import NeighbourTrack
-from otel_lifecycle._cli.violations import findings
+from otel_lifecycle._table.requests.from_span import token_offsets
+from otel_lifecycle._table.requests.model import DURATIONS, STAGE_METRIC, STAGES
+from otel_lifecycle._table.row import TableRow
+from otel_lifecycle._table.text import NOTHING, instant, number, plural, seconds, share, shorten, text
+from otel_lifecycle._table.violations import findings
+from otel_lifecycle._trace import charts
+from otel_lifecycle._trace.anatomy import Anatomy, Bar
+from otel_lifecycle._trace.neighbours import NeighbourTrack
 
 WIDTH: Final = 64
 """Characters of the waterfall on a terminal, at most."""
