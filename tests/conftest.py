@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from otel_lifecycle._guard import guard
 from otel_lifecycle._runtime import runtime
+from tests.support.threads import exporting, still_running
 
 if TYPE_CHECKING:
     from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
@@ -32,6 +33,9 @@ settings.register_profile("thorough", deadline=None, suppress_health_check=[Heal
 settings.register_profile("default", settings.get_profile("thorough"), max_examples=25)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# What is imported stays, so the collector would walk it again and again for nothing. It is on before the first test.
+gc.disable()
 
 # A fault of our own is raised again, so that the guard hides none from a test.
 guard.reraise = True
@@ -52,9 +56,12 @@ OUTSIDE = ("process", "slow", "stack", "demo", "bench")
 _started: list[str] = []
 
 
-def _watch(event: str, _: object) -> None:
-    if event in STARTS:
-        _started.append(event)
+def _watch(
+    event: str, _: object, starts: frozenset[str] = STARTS, append: Callable[[str], None] = _started.append
+) -> None:
+    # What it needs is bound to it: at the exit of Python the names of this module are gone.
+    if event in starts:
+        append(event)
 
 
 # An audit hook cannot be removed, so it only takes a note; the fixture below judges it.
@@ -72,50 +79,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
 
 
-@pytest.fixture(autouse=True)
-def _starts_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test of the quick suite that starts a process: a marker says so, and another target runs it."""
-    _started.clear()
-    yield
-    if not any(map(request.node.get_closest_marker, OUTSIDE)):
-        assert not _started, "this test starts a process: mark it with pytest.mark.process"
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Take everything that importing left out of the collector's sight.
 
     Many tests collect by hand, and each full collection would walk a million objects of libraries.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the caller's OpenTelemetry settings, and keep loopback traffic off any proxy."""
-    for name in list(os.environ):
-        if name.startswith("OTEL_"):
-            monkeypatch.delenv(name)
+def _around_each_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Start each test in the same state, and hold it to what it may leave.
+
+    One fixture, because there are thousands of tests, and each further fixture of all of them costs seconds.
+    """
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    # Loopback traffic stays off any proxy.
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1,localhost")
-
-
-@pytest.fixture(autouse=True)
-def _idle_engines() -> None:
-    """Start with empty logs of the engines: requests of other tests are not neighbours."""
+    # Empty logs of the engines: requests of other tests are not neighbours.
     runtime().engines = runtime().engines.fresh()
-
-
-@pytest.fixture(autouse=True)
-def root_logger_as_it_was() -> Iterator[None]:
-    """Put back what a test's server did to logging: a Celery worker sets the level of the root logger."""
+    # A test's server may change logging: a Celery worker sets the level of the root logger.
     root = logging.getLogger()
     level, handlers, disabled = root.level, list(root.handlers), logging.root.manager.disable
+    _started.clear()
+    before = exporting()
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
     logging.disable(disabled)
+    if _started and not any(map(request.node.get_closest_marker, OUTSIDE)):
+        pytest.fail("this test starts a process: mark it with pytest.mark.process")
+    # A thread that still retries would log its lines in another test, and hold what it sends.
+    left = still_running(exporting() - before)
+    assert left == [], "shut down what this test has configured, and answer its exporters before their receiver goes"
 
 
 @pytest.fixture

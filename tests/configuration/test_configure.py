@@ -20,6 +20,7 @@ from tests.support.logs import logged
 from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
 from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
+from tests.support.threads import exporting, still_running
 
 
 def serve(tokens: int = 3) -> None:
@@ -329,6 +330,8 @@ def test_shutdown_keeps_to_its_time(
     with caplog.at_level(logging.WARNING):
         done = lifecycle.shutdown(timeout=0.5)
     otlp.accept()
+    # A receiver that stops before it has answered would leave an exporter that retries for half a minute.
+    assert still_running(exporting(), seconds=60) == []
     assert not done
     assert "shutdown gave up on an exporter that does not answer; what it held is lost" in caplog.messages
 

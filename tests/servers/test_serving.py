@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import platform
 import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -34,6 +35,9 @@ from tests.servers.support import (
     the_span,
 )
 from tests.support.telemetry import Telemetry
+
+# Sanic asks for it when it starts; the first answer in a process is that of a program, and later ones are remembered.
+platform.processor()
 
 Write = Callable[[str], Awaitable[Any]]
 Served = AsyncIterator[int]
