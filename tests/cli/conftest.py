@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import sys
 from collections.abc import Callable
@@ -13,6 +14,10 @@ import pytest
 from tests.cli.running import Ran, run_with
 
 _PERMUTED: dict[Any, Any] = {}
+_READ: dict[Any, Any] = {}
+_JUDGED: dict[bytes, Any] = {}
+MOST_REMEMBERED = 2**22
+"""Bytes of a file that is read once."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +37,36 @@ def _permuted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return _PERMUTED[key]
 
     monkeypatch.setattr(stats, "permutation_test", permuted)
+
+
+@pytest.fixture(autouse=True)
+def _compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember the runs that `compare` has read and the figures it has judged, by what they are made of.
+
+    Many tests compare the same files: what differs is what is said of them.
+    """
+    command = sys.modules.get("otel_lifecycle._cli.commands.compare")
+    if command is None:
+        return
+    read, judge = command._run, command.compared
+
+    def run(name: str, source: str, settings: Any) -> Any:
+        path = Path(source)
+        if not path.is_file() or path.stat().st_size > MOST_REMEMBERED:
+            return read(name, source, settings)
+        key = (hashlib.sha256(path.read_bytes()).digest(), path.name, repr(settings))
+        if key not in _READ:
+            _READ[key] = read(name, source, settings)
+        return _READ[key]
+
+    def compared(*arguments: Any) -> Any:
+        key = hashlib.sha256(pickle.dumps(arguments)).digest()
+        if key not in _JUDGED:
+            _JUDGED[key] = judge(*arguments)
+        return list(_JUDGED[key])
+
+    monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(command, "compared", compared)
 
 
 @pytest.fixture

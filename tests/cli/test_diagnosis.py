@@ -300,13 +300,13 @@ def test_preemptions_too_brief_to_matter_are_weak_evidence() -> None:
             {"inference.preemptions": 1, "inference.preempted": 0.001},
             "preemption",
             "running requests are preempted",
-            "1 of 2,000 requests (0.05%) was preempted, 1 time, for 0.001 s on average",
+            "1 of 500 requests (0.2%) was preempted, 1 time, for 0.001 s on average",
         ),
         (
             {"inference.client.disconnected": True},
             "work for clients that left",
             "requests that run on without their client",
-            "1 of 2,000 requests (0.05%) ran to the end though the client had left",
+            "1 of 500 requests (0.2%) ran to the end though the client had left",
         ),
         (
             {
@@ -316,7 +316,7 @@ def test_preemptions_too_brief_to_matter_are_weak_evidence() -> None:
             },
             "capacity",
             "requests fail for lack of memory",
-            "1 of 2,000 requests (0.05%) that ended failed for lack of memory",
+            "1 of 500 requests (0.2%) that ended failed for lack of memory",
         ),
     ],
 )
@@ -325,7 +325,7 @@ def test_one_stray_request_does_not_outweigh_all_others(
 ) -> None:
     """It is told, and weak; the queue of all the others stays the headline."""
     waits = {"inference.queue_wait": 5.0, "inference.ttft": 6.0}
-    made = diagnosis_of([*made_of(1, {**stray, **waits}), *made_of(1999, waits, first=1)])
+    made = diagnosis_of([*made_of(1, {**stray, **waits}), *made_of(499, waits, first=1)])
     assert made.headline == "queueing and scheduling (strong evidence)"
     told = made.findings[1]
     assert (told.cause, told.confidence, told.symptom, told.evidence[0]) == (cause, "weak", symptom, line)

@@ -27,8 +27,9 @@ from tests.support.examples import scaled
 EVERYTHING = settings(
     max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-# Reading a file to its end and saying everything of it takes 0.2 s, and there are a dozen forms.
-EVERY_FORM = settings(EVERYTHING, max_examples=scaled(60, quick=4))
+# Reading a file to its end and saying everything of it takes 0.2 s, whatever it holds, and there are a dozen forms.
+EVERY_FORM = settings(EVERYTHING, max_examples=scaled(60, quick=2))
+EVERY_VALUE = settings(EVERYTHING, max_examples=scaled(60, quick=6))
 
 
 def read(path: Path) -> None:
@@ -94,7 +95,7 @@ DOCUMENT = json.loads(line(spans_of(next(simulate(Load(requests=1))), Load(reque
 PLACES = places(DOCUMENT)
 
 
-@EVERYTHING
+@EVERY_VALUE
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
 def test_values_of_any_type_in_any_place_are_read_or_counted(tmp_path: Path, changes: list[tuple[Any, Any]]) -> None:
     """A document that is JSON, and not what the protocol says."""

@@ -21,7 +21,7 @@ from tests.cli.running import Ran
 OUTCOME = "inference.outcome"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run() -> Iterator[Server]:
     """A process that served every kind of request."""
     with server(token_times=True, slo=Slo(ttft=0.9)) as process:
@@ -39,11 +39,19 @@ def run() -> Iterator[Server]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def reported() -> dict[str, Any]:
+    """The report of that process, once one test has made it."""
+    return {}
+
+
 @pytest.fixture
-def report(run: Server, cli: Callable[..., Ran], tmp_path: Path) -> Any:
+def report(run: Server, cli: Callable[..., Ran], tmp_path: Path, reported: dict[str, Any]) -> Any:
     """What the command says of it, from spans and metrics in one file."""
-    (tmp_path / "run.json").write_bytes(run.json_line() + run.metrics_line())
-    return cli("report", "run.json", "--json").json
+    if not reported:
+        (tmp_path / "run.json").write_bytes(run.json_line() + run.metrics_line())
+        reported.update(cli("report", "run.json", "--json").json)
+    return reported
 
 
 def live(run: Server, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:

@@ -262,10 +262,10 @@ def test_a_hostile_jaeger_is_left(
     ("name", "scale", "options"),
     [
         ("timestamp_us", 10**6, ()),
-        ("time_ms", 10**3, ("--unit", "ns")),
-        ("Timestamp", 1, ()),
         ("TIME", 10**3, ("--unit", "ms")),
         ("Timestamp (ns)", 10**9, ()),
+        pytest.param("time_ms", 10**3, ("--unit", "ns"), marks=pytest.mark.slow),
+        pytest.param("Timestamp", 1, (), marks=pytest.mark.slow),
     ],
 )
 def test_c100_a_time_column_of_another_name_is_read(

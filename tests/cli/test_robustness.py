@@ -74,10 +74,11 @@ def test_a_line_cut_behind_a_bracket_is_cut(size: int, tmp_path: Path) -> None:
 
 def test_a_cut_archive_gives_what_came_before(tmp_path: Path) -> None:
     """A gzip file without its end is read up to there."""
-    path = run_file(tmp_path / "run.json", Load(requests=2000))
-    path.write_bytes(gzip.compress(path.read_bytes())[:-20000])
+    path = run_file(tmp_path / "run.json")
+    whole = gzip.compress(path.read_bytes())
+    path.write_bytes(whole[: len(whole) * 3 // 4])
     requests, troubles = counted(path)
-    assert 0 < requests < 2000
+    assert 0 < requests < 300
     assert troubles == {"truncated": 1}
 
 
@@ -182,7 +183,14 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), IMPOSSIBLE, ids=[f"{key}-{value}" for key, value in IMPOSSIBLE])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        # The quick suite tries every other one: one of each kind of value, and nearly every key.
+        pytest.param(key, value, id=f"{key}-{value}", marks=[pytest.mark.slow] if number % 2 else [])
+        for number, (key, value) in enumerate(IMPOSSIBLE)
+    ],
+)
 def test_an_attribute_that_cannot_be_costs_nothing_else(
     key: str, value: dict[str, Any], cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
@@ -283,7 +291,7 @@ def test_no_place_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) -
 @pytest.mark.parametrize("part", [0.005, 0.5, 0.99])
 def test_an_archive_cut_anywhere_is_cut_short(packed: Callable[[bytes], bytes], part: float, tmp_path: Path) -> None:
     """Within its first block as within its last."""
-    path = run_file(tmp_path / "run.json", Load(requests=2000))
+    path = run_file(tmp_path / "run.json")
     whole = packed(path.read_bytes())
     path.write_bytes(whole[: int(len(whole) * part)])
     assert counted(path)[1] == {"truncated": 1}

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markupsafe import escape
@@ -125,20 +126,33 @@ def test_stages_are_drawn_from_durations_where_their_spans_are_elsewhere(
 NAMES = ["[/bold] [red]x", "$\\frac{$", "$1 AND b=$2", "\x1b[31mred\u202e", "two\nlines", "日本語" * 20]
 
 
+def named(name: str, seed: int = 1) -> Any:
+    """Return the trace of one request, all of whose names are this one."""
+    written = io.BytesIO()
+    attributes = (("inference.request.id", name), ("gen_ai.request.model", name))
+    write(Load(requests=1, seed=seed, attributes=attributes), written)
+    message = json.loads(written.getvalue())
+    for span in message["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span["name"] = name
+    return message
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_is_shown_as_it_is(cli: Callable[..., Ran], tmp_path: Path, name: str) -> None:
     """It is neither markup nor a formula, and does not steer the terminal; on a page of text and drawings."""
-    with (tmp_path / "run.json").open("wb") as out:
-        write(Load(requests=1, attributes=(("inference.request.id", name), ("gen_ai.request.model", name))), out)
-    message = json.loads((tmp_path / "run.json").read_text())
-    for span in message["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-        span["name"] = name
-    (tmp_path / "run.json").write_text(json.dumps(message))
+    (tmp_path / "run.json").write_text(json.dumps(named(name)))
     assert cli("view", "run.json").out.startswith(f"{text(name)}  completed  trace ")
     assert cli("view", "run.json", "--html", "view.html").code == 0
     drawn = "".join(re.findall("<svg.*?</svg>", (tmp_path / "view.html").read_text(), re.DOTALL))
     assert f">{escape(shorten(text(name), 34))}<tspan" in drawn
+
+
+def test_a_report_takes_any_name(cli: Callable[..., Ran], tmp_path: Path) -> None:
+    """Its page is written, whatever requests and models are called."""
+    (tmp_path / "run.json").write_text("".join(json.dumps(named(name, seed)) + "\n" for seed, name in enumerate(NAMES)))
     assert cli("report", "run.json", "--html", "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert all(escape(text(name)) in page for name in NAMES)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

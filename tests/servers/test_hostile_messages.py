@@ -23,6 +23,7 @@ every_value = pytest.mark.parametrize("kind", VALUES)
 NOTHING_MORE = object()
 PATH = "/v1/chat/completions"
 HEADERS = [(b"content-type", b"text/event-stream")]
+Serve = Callable[[Any, Any, list[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
 @pytest.fixture(autouse=True)
@@ -52,27 +53,38 @@ def hostile_lists(value: Any) -> list[Any]:
     ]
 
 
-def serve(app: Any, scope: Any, told: list[Any], answers: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Serve one connection; return what the app was given, and what the server was."""
-    given: list[Any] = []
-    sent: list[Any] = []
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Serve]:
+    """Give a function that serves one connection; it returns what the app was given, and what the server was.
 
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        given.extend([scope, *[await receive() for _ in told]])
-        for message in answers:
-            await send(message)
+    All connections share a loop: to make one costs more than to serve a connection, and there are thousands.
+    """
+    loop = asyncio.new_event_loop()
 
-    waiting = iter(told)
+    def run(app: Any, scope: Any, told: list[Any], answers: list[Any]) -> tuple[list[Any], list[Any]]:
+        given: list[Any] = []
+        sent: list[Any] = []
 
-    async def receive() -> Any:
-        message = next(waiting, NOTHING_MORE)
-        return await asyncio.Event().wait() if message is NOTHING_MORE else message
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            given.extend([scope, *[await receive() for _ in told]])
+            for message in answers:
+                await send(message)
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+        waiting = iter(told)
 
-    asyncio.run(app(inner)(scope, receive, send))
-    return given, sent
+        async def receive() -> Any:
+            message = next(waiting, NOTHING_MORE)
+            return await asyncio.Event().wait() if message is NOTHING_MORE else message
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        loop.run_until_complete(app(inner)(scope, receive, send))
+        assert not asyncio.all_tasks(loop)
+        return given, sent
+
+    yield run
+    loop.close()
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
@@ -95,7 +107,7 @@ BODY = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
 
 @every_value
-def test_scopes(telemetry: Telemetry, kind: str) -> None:
+def test_scopes(telemetry: Telemetry, serve: Serve, kind: str) -> None:
     """Each entry of a scope, and the scope itself: the app gets the very scope."""
     value = VALUES[kind]
     app = http(telemetry, tenant_header="x-tenant")
@@ -110,26 +122,37 @@ def test_scopes(telemetry: Telemetry, kind: str) -> None:
 
 
 @every_value
-@pytest.mark.parametrize("timed", [False, True])
-def test_messages_of_http(telemetry: Telemetry, kind: str, timed: bool) -> None:
+@pytest.mark.parametrize(
+    ("counted", "timed"),
+    [
+        ("openai", True),
+        ("by the route", False),
+        (None, True),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in [("openai", False), ("by the route", True), (None, False)]
+        ),
+    ],
+)
+def test_messages_of_http(telemetry: Telemetry, serve: Serve, kind: str, counted: str | None, timed: bool) -> None:
     """Each entry of what the server receives and the app sends, and the messages themselves."""
     value = VALUES[kind]
-    for tokens in ("openai", lambda frame: value, None):
-        app = http(telemetry, tokens=tokens, server_timing=timed)
-        for message in [value, *({**BODY[0], name: value} for name in ("type", "body", "more_body", "other"))]:
-            given, sent = serve(app, scope_of(), [message], ANSWER)
-            assert (same(given[1:], [message]), same(sent, ANSWER)) == (True, True)
-        answers = [[*ANSWER[:1], value, *ANSWER[1:]]]
-        for place, name in itertools.product(range(3), ("type", "status", "body", "more_body", "trailers")):
-            answers.append([*ANSWER[:place], {**ANSWER[place], name: value}, *ANSWER[place + 1 :]])
-        answers += [[{**ANSWER[0], "headers": headers}, *ANSWER[1:]] for headers in hostile_lists(value)]
-        for answer in answers:
-            _, sent = serve(app, scope_of(), BODY, answer)
-            assert same(sent, answer)
+    tokens = (lambda frame: value) if counted == "by the route" else counted
+    app = http(telemetry, tokens=tokens, server_timing=timed)
+    for message in [value, *({**BODY[0], name: value} for name in ("type", "body", "more_body", "other"))]:
+        given, sent = serve(app, scope_of(), [message], ANSWER)
+        assert (same(given[1:], [message]), same(sent, ANSWER)) == (True, True)
+    answers = [[*ANSWER[:1], value, *ANSWER[1:]]]
+    for place, name in itertools.product(range(3), ("type", "status", "body", "more_body", "trailers")):
+        answers.append([*ANSWER[:place], {**ANSWER[place], name: value}, *ANSWER[place + 1 :]])
+    answers += [[{**ANSWER[0], "headers": headers}, *ANSWER[1:]] for headers in hostile_lists(value)]
+    for answer in answers:
+        _, sent = serve(app, scope_of(), BODY, answer)
+        assert same(sent, answer)
 
 
 @every_value
-def test_messages_of_websockets(telemetry: Telemetry, kind: str) -> None:
+def test_messages_of_websockets(telemetry: Telemetry, serve: Serve, kind: str) -> None:
     """Messages in both directions, close codes, and what the rules of the route give."""
     value = VALUES[kind]
     text = {"type": "websocket.send", "text": "a"}
