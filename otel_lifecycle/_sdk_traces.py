@@ -96,7 +96,7 @@ def spans_can_be_rebuilt() -> bool:
     parts = _sample()
     try:
         made = RebuiltSpan(Dropped(attributes=1, events=2, links=3), **parts)
-        works = all(_same(getattr(made, name), parts[name]) for name in PARTS)
+        works = all(same_part(getattr(made, name), parts[name]) for name in PARTS)
     except Exception:  # noqa: BLE001  # whatever it is, this SDK is not one that is known
         logger.debug("the SDK's spans have other insides", exc_info=True)
         works = False
@@ -108,7 +108,8 @@ def spans_can_be_rebuilt() -> bool:
     return works
 
 
-def _same(told: Any, given: Any) -> bool:
+def same_part(told: Any, given: Any) -> bool:
+    """Return whether a part of a span is what was given for it."""
     # A span gives copies of its containers, of types of its own.
     if isinstance(given, Mapping):
         return dict(told) == dict(given)
@@ -133,16 +134,34 @@ def _sample() -> dict[str, Any]:
     }
 
 
+def hidden_hooks() -> list[str]:
+    """Return the hooks of span processors that the SDK calls and does not document."""
+    return [
+        name
+        for name, hook in vars(SpanProcessor).items()
+        if callable(hook) and not name.startswith("__") and name not in DOCUMENTED_HOOKS
+    ]
+
+
 class HandingOn(SpanProcessor):
     """A processor in front of another one: undocumented hooks of the SDK are handed on by :meth:`hand_on`."""
 
     def __init_subclass__(cls, **named: Any) -> None:
         """Give the class a method for each hook that it has none for."""
         super().__init_subclass__(**named)
-        for name, hook in vars(SpanProcessor).items():
-            hidden = callable(hook) and not name.startswith("__") and name not in DOCUMENTED_HOOKS
-            if hidden and getattr(cls, name) is hook:
+        for name in hidden_hooks():
+            if getattr(cls, name) is getattr(SpanProcessor, name):
                 setattr(cls, name, _handing_on(name))
+
+    @property
+    def behind(self) -> SpanProcessor | None:
+        """The processor behind this one."""
+        raise NotImplementedError
+
+    @property
+    def marks_only_claims(self) -> bool:
+        """Whether it does nothing else at the start of a span than to look for a claim, as far as its class tells."""
+        raise NotImplementedError
 
     def hand_on(self, hook: str, *arguments: Any, **named: Any) -> Any:
         """Call the hook of this name of the processor behind this one, if it has one."""

@@ -103,6 +103,16 @@ class LifecycleSpanProcessor(HandingOn):
         self._instruments.attach(self, tenants=tenant_metrics)
         runtime().add_processor(self)
 
+    @property
+    def behind(self) -> SpanProcessor | None:
+        """The processor that every span is handed on to."""
+        return self._next
+
+    @property
+    def marks_only_claims(self) -> bool:
+        """Whether its class is this one: a subclass may do anything at the start of a span."""
+        return type(self) is LifecycleSpanProcessor
+
     # The SDK's side.  These run inside the server's own calls of start_span() and end().
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:

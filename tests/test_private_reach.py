@@ -9,7 +9,7 @@ from pathlib import Path
 import otel_lifecycle
 
 PACKAGE = Path(otel_lifecycle.__file__).parent
-ADAPTERS = {"_sdk_metrics.py", "_sdk_traces.py"}
+ADAPTERS = {"_sdk_child_spans.py", "_sdk_metrics.py", "_sdk_traces.py"}
 # Of Python itself: the documented names of a named tuple, and of the frame that a function is called from.
 OF_PYTHON = {"_asdict", "_replace", "_getframe", "_exit"}
 

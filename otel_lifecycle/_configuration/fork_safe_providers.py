@@ -24,6 +24,8 @@ from opentelemetry.sdk import metrics as sdk_metrics
 from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.trace import Span, Tracer
 
+from otel_lifecycle._sdk_child_spans import Standing
+
 Gauge: Any = type(NoOpMeter("otel_lifecycle").create_gauge("gauge")).__base__
 """The API's class of gauges, which has no public name: its no-op gauge derives from it."""
 
@@ -76,9 +78,12 @@ class ForkSafeTracerProvider(sdk_trace.TracerProvider):
         setattr(self._source(), name, value)
 
 
-class _Tracer(Tracer):
+class _Tracer(Standing, Tracer):
     def __init__(self, real: Delegate) -> None:
         self._real = real
+
+    def real(self) -> Any:
+        return self._real()
 
     def start_span(self, *arguments: Any, **named: Any) -> Span:
         span: Span = self._real().start_span(*arguments, **named)

@@ -170,10 +170,10 @@ class SpanWriter:
         context, times, offset = set_span_in_context(self.span, self.parent), state.timeline.times, self._offset
         for stage in state.timeline.shape.stages:
             live = self._live.pop(stage.name, None) if self._live else None
-            span = (
-                self._start_child(stage.name, stage.name, context, times[stage.entered]) if live is None else live.span
-            )
-            span.end(times[stage.left] + offset)
+            if live is None:
+                self._add_stage(stage.name, context, times[stage.entered], times[stage.left])
+            else:
+                live.span.end(times[stage.left] + offset)
 
     def _add_links(self, interference: Interference | None) -> None:
         for link in links_to_culprits(interference):
@@ -259,10 +259,18 @@ class SpanWriter:
         context = set_span_in_context(self.span, self.parent)
         for stage, start, end in _stage_times(timeline, times, apart):
             live = self._live.pop(stage.name, None)
+            if live is None and not timeline.interruptions:
+                self._add_stage(stage.name, context, start, end)
+                continue
             span = self._start_child(stage.name, stage.name, context, start) if live is None else live.span
             if span.is_recording() and timeline.interruptions:
                 self._write_interruptions(timeline, span, stage, apart)
             span.end((end if live is None else max(end, live.began)) + self._offset)
+
+    def _add_stage(self, name: str, context: Context, start: int, end: int) -> None:
+        """Add the span of a stage that is over, and has no spans of its own."""
+        times = start + self._offset, end + self._offset
+        self._source.children.add(name, self.span, context, {semconv.STAGE: name}, times)
 
     def _start_child(self, name: str, stage: str, context: Context, start: int) -> Span:
         attributes = {semconv.STAGE: stage}

@@ -17,6 +17,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
 from otel_lifecycle._runtime import runtime
+from otel_lifecycle._sdk_child_spans import ChildSpans
 from otel_lifecycle._version import __version__
 
 # Backends index span names, and clients choose the model.
@@ -31,11 +32,12 @@ class TracerSource:
     The provider is held weakly: a cache must not keep a test's provider alive.
     """
 
-    __slots__ = ("_belongs", "_models", "_names", "_operations", "_phases", "provider", "tracer")
+    __slots__ = ("_belongs", "_models", "_names", "_operations", "_phases", "children", "provider", "tracer")
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)
         self.tracer: Tracer = provider.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
+        self.children = ChildSpans(self.tracer)
         self._models = Bounded(MAX_MODELS)
         self._operations = Bounded(MAX_OPERATIONS)
         self._phases = Bounded(MAX_PHASES)
