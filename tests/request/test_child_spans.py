@@ -184,7 +184,7 @@ def test_processors_that_work_side_by_side(made: Callable[..., Made]) -> None:
         {"kept": SeesStarts()},
         {"span_limits": SpanLimits(max_span_attributes=1)},
     ],
-    ids=str,
+    ids=["own_sampler", "children_left_out", "recorded_only", "own_sampler_of_children", "sees_starts", "limits"],
 )
 def test_where_somebody_could_tell_the_tracer_makes_all(made: Callable[..., Made], named: dict[str, Any]) -> None:
     """A sampler or a processor of somebody's own, a sampler that leaves children out, and limits that cut."""
