@@ -66,7 +66,7 @@ def with_interference(span: ReadableSpan, finished: Finished) -> Finished:
     # nanosecond.
     offset = -runtime().clock_offset.read()[1]
     report = moved(finished.report, offset)
-    neighbour = Neighbour(span.context, text_of(attributes, semconv.REQUEST_ID))
+    neighbour: Neighbour = span.context, text_of(attributes, semconv.REQUEST_ID)
     if finished.truncated or not report["timestamps"]:
         # It was there; what it did is not known.
         slot = EngineSlot(neighbour, report["shape"], None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
@@ -109,13 +109,14 @@ def links_to_culprits(interference: Interference | None) -> list[Link]:
     """
     links: list[Link] = []
     for culprit in () if interference is None else interference.culprits:
-        neighbour = culprit.who
-        if isinstance(neighbour, Neighbour) and neighbour.context.trace_flags.sampled:
+        # The logs of the runtime know requests by nothing else.
+        context, request_id = cast("Neighbour", culprit.who)
+        if context.trace_flags.sampled:
             attributes: dict[str, str | float] = {
                 semconv.LINK_REASON: culprit.reason,
                 semconv.LINK_TIME: culprit.time / 1e9,
             }
-            if neighbour.request_id is not None and runtime().engines.name_culprits:
-                attributes[semconv.REQUEST_ID] = neighbour.request_id
-            links.append(Link(neighbour.context, attributes))
+            if request_id is not None and runtime().engines.name_culprits:
+                attributes[semconv.REQUEST_ID] = request_id
+            links.append(Link(context, attributes))
     return links

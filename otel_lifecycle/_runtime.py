@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from opentelemetry.context import Context, create_key
 from opentelemetry.trace import SpanContext
@@ -33,6 +33,9 @@ from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._log import say
 
 T = TypeVar("T")
+
+Neighbour: TypeAlias = tuple[SpanContext, str | None]
+"""One request as another one names it in a link: its span, and its request id as far as it is known."""
 
 SWEEP_INTERVAL_NS: Final = 1_000_000_000
 """Between two sweeps of the open requests that :meth:`Runtime.housekeep` makes."""
@@ -50,10 +53,8 @@ MAX_FOREIGN_SEEN: Final = 4096
 class Claim:
     """Lets the first processor that sees a span start take the request."""
 
-    __slots__ = ("assessor",)
-
-    def __init__(self) -> None:
-        self.assessor: Assessor | None = None
+    # On the class, so that a request pays for no `__init__`: hardly anything else costs as much as calling one.
+    assessor: Assessor | None = None
 
     def take(self, assessor: Assessor) -> bool:
         """Take the request unless another has; return whether it was still free."""
@@ -78,32 +79,36 @@ def claim_in(context: Context | None) -> Claim | None:
     return claim  # type: ignore[no-any-return]  # nobody else has the key
 
 
-class Neighbour:
-    """One request as another one names it in a link: its span, and its request id as far as it is known."""
-
-    __slots__ = ("context", "request_id")
-
-    def __init__(self, context: SpanContext, request_id: str | None) -> None:
-        self.context = context
-        self.request_id = request_id
+def _nothing() -> None:
+    """Stand for a reference to what was not made yet."""
 
 
 class ProviderCache(Generic[T]):
     """Something made once for each provider, which is held weakly."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_made", "_recent")
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+        # The last that was asked for, and what was made for it.  Nearly every program has one provider, and a weak
+        # dictionary costs ten times as much.
+        self._recent: tuple[Callable[[], object], Callable[[], T | None]] = (object, _nothing)
 
     def get(self, provider: Any, make: Callable[[Any], T]) -> T:
         """Return what was made for the provider; for one that cannot be hashed or weakly held, make it each time."""
+        recent, made = self._recent
+        known = made() if recent() is provider else None
+        if known is not None:
+            return known
         try:
             known = self._made.get(provider)
-            # Two threads may make one each; setdefault keeps the first for both.
-            return self._made.setdefault(provider, make(provider)) if known is None else known
+            if known is None:
+                # Two threads may make one each; setdefault keeps the first for both.
+                known = self._made.setdefault(provider, make(provider))
+            self._recent = (weakref.ref(provider), weakref.ref(known))
         except TypeError:
-            return make(provider)
+            return make(provider) if known is None else known
+        return known
 
 
 class Runtime:

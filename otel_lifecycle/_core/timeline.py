@@ -28,7 +28,7 @@ from otel_lifecycle._core.lifecycle import (
     next_state,
     state_in,
 )
-from otel_lifecycle._core.tokens import ChoiceTokens, Log, Time, entry, extremes, fold, joined, whole_log
+from otel_lifecycle._core.tokens import ChoiceTokens, Log, Time, entries, entry, extremes, fold, joined, whole_log
 from otel_lifecycle._core.values import check_choice, check_count, check_timestamp
 from otel_lifecycle.errors import NonMonotonicTime
 
@@ -237,12 +237,8 @@ class Timeline:
     def _check_order(self, event: str, timestamp: Time | None, remote: bool) -> None:
         latest = self.latest(remote)
         if timestamp is not None and latest is not None and timestamp < latest:
-            raise NonMonotonicTime(
-                f"{event!r} at {timestamp!r} is before {latest!r}, the latest time already known",
-                state=self.state,
-                event=event,
-                timestamp=timestamp,
-            )
+            what = f"{event!r} at {timestamp!r} is before {latest!r}, the latest time already known"
+            raise NonMonotonicTime(what, state=self.state, event=event, timestamp=timestamp)
 
     def _read_appended(self) -> None:
         """Check the tokens that a live handle has appended since the last reading.
@@ -347,9 +343,8 @@ class Timeline:
         if not self.remote and not self.remote_tokens and not self.folded_remote:
             return False
         first, last = self.times.get("first_token"), self.times.get("terminal")
-        sides = ((False, self.tokens, self.folded), (True, self.remote_tokens, self.folded_remote))
-        for remote, logs, folded in sides:
-            times = extremes(logs, folded)
+        theirs = extremes(self.remote_tokens, self.folded_remote)
+        for remote, times in ((False, extremes(self.tokens, self.folded)), (True, theirs)):
             if times and first is not None and ("first_token" in self.remote) != remote and min(times) < first:
                 return True
             if times and last is not None and ("terminal" in self.remote) != remote and max(times) > last:
@@ -389,8 +384,7 @@ class Timeline:
 
     def token_marks(self) -> int:
         """Return how many entries all the logs have had, those that are folded included."""
-        held = sum(map(len, self.tokens.values())) + sum(map(len, self.remote_tokens.values()))
-        return held + sum(one.entries for kept in (self.folded, self.folded_remote) for one in kept.values())
+        return entries(self.tokens, self.folded) + entries(self.remote_tokens, self.folded_remote)
 
     def choices(self, apart: bool = False) -> Iterator[tuple[int, ChoiceTokens]]:
         """Yield every choice that has output, with that output; ``apart``: as :meth:`clocks_apart` says."""

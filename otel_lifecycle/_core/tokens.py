@@ -209,6 +209,11 @@ def extremes(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> list[Time
     return times + [time for time in ends if time is not None]
 
 
+def entries(logs: dict[int, Log], folded: dict[int, ChoiceTokens]) -> int:
+    """Return how many entries the logs of one clock have had, those that are folded included."""
+    return sum(map(len, logs.values())) + sum(one.entries for one in folded.values())
+
+
 def whole_log(log: Log | None, before: ChoiceTokens | None) -> ChoiceTokens | None:
     """Reduce a log together with the beginning that was folded; None without a token."""
     if not log:

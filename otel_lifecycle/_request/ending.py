@@ -78,8 +78,9 @@ class RequestEnding:
         self._state = state
         self._conditions = conditions
         self._writer = writer
-        self.assessor: Assessor | None = None
-        self.ticket = 0
+        # Set when the request is opened.
+        self.assessor: Assessor | None
+        self.ticket: int
         self.seat: EngineSeat | None = None
         self.provisional: tuple[Terminal | None, Any] | None = None
         self.durations: Mapping[str, int] = {}

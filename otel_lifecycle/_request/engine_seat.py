@@ -23,21 +23,20 @@ from otel_lifecycle._runtime import Neighbour, runtime
 class EngineSeat:
     """One request in the log of its engine."""
 
-    __slots__ = ("_engine", "_log", "_neighbour", "_slot")
+    __slots__ = ("_engine", "_log", "_slot")
 
-    def __init__(self, engine: str, log: EngineLog, slot: EngineSlot, neighbour: Neighbour) -> None:
+    def __init__(self, engine: str, log: EngineLog, slot: EngineSlot) -> None:
         self._engine = engine
         self._log = log
         self._slot = slot
-        self._neighbour = neighbour
 
     def move(self, state: str, at: int | None) -> None:
         """Note that the request entered a state; None: at an unknown time."""
         self._log.move(self._slot, state, at)
 
-    def rename(self, conditions: RequestConditions) -> None:
+    def rename(self, conditions: RequestConditions, context: SpanContext) -> None:
         """Follow the request to another engine: a middleware learns the model after it has opened the request."""
-        self._neighbour.request_id = conditions.attributes.get(semconv.REQUEST_ID)
+        self._slot.who = _neighbour(conditions, context)
         engine = engine_of(conditions)
         if engine == self._engine:
             return
@@ -53,7 +52,7 @@ class EngineSeat:
         # Shapes that begin alike can follow one another later than at arrival, and look the same to the log.
         if shape.queues_first != self._slot.queues_first:
             self._log.forget(self._slot)
-            self._slot = self._log.open(self._neighbour, shape.name, arrived)
+            self._slot = self._log.open(self._slot.who, shape.name, arrived)
 
     def leave(self, timeline: Timeline, ended_at: int) -> None:
         """Note that the request has ended; ``ended_at``: when it was closed, where its terminal time is not known."""
@@ -83,8 +82,11 @@ def take_seat(
     log = runtime().engines.log(engine)
     if log is None:
         return None
-    neighbour = Neighbour(context, conditions.attributes.get(semconv.REQUEST_ID))
-    return EngineSeat(engine, log, log.open(neighbour, shape.name, arrived), neighbour)
+    return EngineSeat(engine, log, log.open(_neighbour(conditions, context), shape.name, arrived))
+
+
+def _neighbour(conditions: RequestConditions, context: SpanContext) -> Neighbour:
+    return context, conditions.attributes.get(semconv.REQUEST_ID)
 
 
 def engine_is_shared(engine: str) -> None:

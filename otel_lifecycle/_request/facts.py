@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.lifecycle import STAGE_ORDER, get_shape
+from otel_lifecycle._core.lifecycle import EVENTS, STAGE_ORDER, get_shape
 from otel_lifecycle._core.text import clean, is_a, shown
 from otel_lifecycle._core.values import seconds
 from otel_lifecycle._request.conditions import RequestConditions, read_finish_reasons, read_text
+from otel_lifecycle._request.event_kinds import NOTES
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
@@ -104,6 +105,16 @@ class RequestFacts:
                     self.finish_reasons = self.finish_reasons or read is read_finish_reasons
             except InvalidValue as error:
                 self._state.violate(error)
+
+    def show(self, name: object, attributes: object, at_ns: Any) -> None:
+        """Keep an event of the server's own."""
+        try:
+            text = read_text("event", name)
+            given = {} if attributes is None else read_attributes(attributes)
+        except InvalidValue as error:
+            self._state.violate(error)
+        else:
+            self._state.note(text if text not in EVENTS | NOTES else f"event.{text}", at_ns, given)
 
 
 def read_durations(given: object) -> dict[str, int]:

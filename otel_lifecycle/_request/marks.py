@@ -27,10 +27,8 @@ class MarkedRequest(OneAtATime):
 
     __slots__ = ("ending", "state")
 
-    def __init__(self, state: RequestState, ending: RequestEnding) -> None:
-        self.free()
-        self.state = state
-        self.ending = ending
+    state: RequestState
+    ending: RequestEnding
 
     @property
     def ended(self) -> bool:
@@ -42,13 +40,13 @@ class MarkedRequest(OneAtATime):
 
         What :meth:`_run` does, without the calls in between: a server comes past here at every boundary.
         """
-        state, mine, applied = self.state, False, None
+        state, applied = self.state, None
         try:
             with self._lock:
                 if self._busy or state.status is not None:
                     return False
                 try:
-                    mine = self._busy = True
+                    self._busy = True
                     applied = state.advance(event)
                 finally:
                     self._busy = False
@@ -63,7 +61,7 @@ class MarkedRequest(OneAtATime):
             return True
         finally:
             # One of the calls that interrupted this one may have ended it.
-            if mine and state.status is not None:
+            if applied and state.status is not None:
                 self._after_call()
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:

@@ -25,7 +25,7 @@ from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
-from otel_lifecycle._request.token_path import FIRST, ONE, PathReference, no_path
+from otel_lifecycle._request.token_path import FIRST, ONE, PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
 
 
@@ -64,10 +64,11 @@ class RequestState:
         self.timeline = Timeline(shape)
         self.events = events
         self.checker = Checker(self.timeline)
-        self.path: PathReference = no_path
+        # Both are set when the request arrives.
+        self.path: PathReference
+        self.arrived: int | None
         self._led_to: Log | None = None
         self.feed: EngineFeed | None = None
-        self.arrived: int | None = None
         self.status: str | None = None
         self.unmarked = unmarked
         # Whether the server marked a boundary: then it marks all of them, and one that is missing is a violation.

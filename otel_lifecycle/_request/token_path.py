@@ -65,7 +65,3 @@ def append_at(path: Log | None, log: Log, n: int, reading: int, timeline: Timeli
 
 PathReference: TypeAlias = Callable[[], "TokenPath | None"]
 """A weak reference to a path: the request never keeps its handle alive, so that a dropped one is noticed."""
-
-
-def no_path() -> None:
-    """Stand for the path of a request that has none yet."""

@@ -32,7 +32,17 @@ class TracerSource:
     The provider is held weakly: a cache must not keep a test's provider alive.
     """
 
-    __slots__ = ("_belongs", "_models", "_names", "_operations", "_phases", "children", "provider", "tracer")
+    __slots__ = (
+        "__weakref__",
+        "_belongs",
+        "_models",
+        "_names",
+        "_operations",
+        "_phases",
+        "children",
+        "provider",
+        "tracer",
+    )
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)

@@ -18,14 +18,13 @@ from otel_lifecycle import _propagation
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, past
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.lifecycle import EVENTS, Stage
+from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.conditions import RequestConditions, read_text
+from otel_lifecycle._request.conditions import RequestConditions
 from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.engine_seat import take_seat
-from otel_lifecycle._request.event_kinds import NOTES
-from otel_lifecycle._request.facts import RequestFacts, read_attributes, read_durations
+from otel_lifecycle._request.facts import RequestFacts, read_durations
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
@@ -56,7 +55,9 @@ class TrackedRequest(MarkedRequest):
     __slots__ = ("_facts", "conditions", "_parts_opened", "parts", "reference", "writer")
 
     def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
-        super().__init__(state, RequestEnding(state, conditions, writer))
+        self.free()
+        self.state = state
+        self.ending = RequestEnding(state, conditions, writer)
         self.conditions = conditions
         self.writer = writer
         self.parts: list[TrackedRequest] = []
@@ -163,7 +164,7 @@ class TrackedRequest(MarkedRequest):
         if self.state.status is None:
             self.facts.set(values)
             if self.ending.seat is not None:
-                self.ending.seat.rename(self.conditions)
+                self.ending.seat.rename(self.conditions, self.writer.span.get_span_context())
                 self.ending.seat.reshape(self.state.timeline.shape, self.state.arrived)
         else:
             self.ending.told_after_end("set")
@@ -190,16 +191,7 @@ class TrackedRequest(MarkedRequest):
 
     def show(self, name: object, attributes: object, at_ns: Any) -> None:
         """Keep an event of the server's own."""
-        self._while_open(self._show, name, attributes, at_ns)
-
-    def _show(self, name: object, attributes: object, at_ns: Any) -> None:
-        try:
-            text = read_text("event", name)
-            given = {} if attributes is None else read_attributes(attributes)
-        except InvalidValue as error:
-            self.state.violate(error)
-        else:
-            self.state.note(text if text not in EVENTS | NOTES else f"event.{text}", at_ns, given)
+        self._while_open(self.facts.show, name, attributes, at_ns)
 
     # Parts.
 
