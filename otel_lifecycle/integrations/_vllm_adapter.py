@@ -1,6 +1,6 @@
 """The names of vLLM that its drop-in relies on, all of them outside vLLM's public API.
 
-Run with 0.32.0; checked against the sources of 0.12.0 and 0.16.0.  Where a class or method is missing, the drop-in logs
+Run with 0.32.0, 0.16.0 and 0.12.0.  Where a class or method is missing, the drop-in logs
 it once and does nothing; where an attribute is missing, its value is absent.
 
 | event | source |
