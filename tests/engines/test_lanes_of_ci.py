@@ -21,6 +21,7 @@ TOOLS: Final = {
     "lane": (
         'name=${1#test-}; [ "$1" != -m ] || name=$3\n'
         'echo "$name" >>"$STAND_IN/ran"\n'
+        '[ "$name" != stack ] || [ ! -e "$STAND_IN/builds" ] || mkdir -p "$(cat "$STAND_IN/builds")"\n'
         'took=$(cat "$STAND_IN/takes-$name" 2>/dev/null || echo 1)\n'
         'echo $(($(cat "$STAND_IN/clock") + took)) >"$STAND_IN/clock"\n'
         '[ ! -e "$STAND_IN/fails-$name" ]'
@@ -152,6 +153,19 @@ def test_ollama_runs_from_its_cached_binary(machine: Machine) -> None:
     lanes, log, _ = machine.run(1000)
     assert "ollama" not in lanes
     assert "  ollama: its binary is not in the cache\n" in log
+
+
+def test_the_stack_is_built_by_a_lane_of_its_own(machine: Machine) -> None:
+    """Where there is time for building alone, the next run has its programs; without any, neither starts."""
+    (machine.cache / "stack" / "program").rmdir()
+    machine.warm()
+    lanes, log, _ = machine.run(1680)
+    assert "stack" not in lanes
+    assert "  stack-build: 1681 s were spent and it may take 1500 s, over the limit of 2700 s\n" in log
+    assert "  stack: its programs are not built\n" in log
+    machine.write("builds", str(machine.cache / "stack" / "program"))
+    lanes, _, _ = machine.run(2100, ALL_LANES="1")
+    assert lanes[:3] == ["openvino", "stack", "stack"]
 
 
 def test_a_lane_that_fails_is_named_and_the_others_run(machine: Machine) -> None:
