@@ -20,6 +20,19 @@ class Clock:
     def __init__(self) -> None:
         self.now = 10**15
 
+    @classmethod
+    def instead(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Let requests read a new clock from now on; who undoes that forgets the offset that was measured."""
+        made = cls()
+        # The package loads its modules when a public name of it is used first; only then can all of them be found.
+        assert lifecycle.request is not None
+        for name, module in list(sys.modules.items()):
+            if name.startswith("otel_lifecycle."):
+                for read in ("perf_counter_ns", "time_ns"):
+                    if hasattr(module, read):
+                        monkeypatch.setattr(module, read, getattr(made, read))
+        return made
+
     def perf_counter_ns(self) -> int:
         """Return the reading of the monotonic clock."""
         return self.now
@@ -38,14 +51,6 @@ def opened_at(request: Any) -> int:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Let requests read a clock that the test sets."""
-    made = Clock()
-    # The package loads its modules when a public name of it is used first; only then can all of them be found.
-    assert lifecycle.request is not None
-    for name, module in list(sys.modules.items()):
-        if name.startswith("otel_lifecycle."):
-            for read in ("perf_counter_ns", "time_ns"):
-                if hasattr(module, read):
-                    monkeypatch.setattr(module, read, getattr(made, read))
-    yield made
+    yield Clock.instead(monkeypatch)
     # The offset between the two clocks is the process's: it was this clock's meanwhile.
     runtime().clock_offset.forget()

@@ -1,0 +1,121 @@
+"""The short ways of a request, which nearly every one takes, say what the long ways say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from otel_lifecycle._core.engines import EngineLogs
+from otel_lifecycle._request import conditions
+from otel_lifecycle._request.conditions import CONDITIONS, read_conditions
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._runtime import runtime
+from otel_lifecycle.errors import LifecycleError
+from tests.request.manual_clock import Clock, opened_at
+from tests.support.telemetry import Telemetry
+
+US = 1_000
+
+MARKS: dict[str, Callable[[Any], object]] = {
+    "admit": lambda request: request.admit(),
+    "input_ready": lambda request: request.input_ready(),
+    "first_token": lambda request: request.first_token(),
+    "chunk": lambda request: request.first_token(3),
+    "further": lambda request: request.first_token(1, 1),
+    "nothing": lambda request: request.first_token(0),
+    "token": lambda request: request.token(),
+    "output": lambda request: request.output(),
+    "preempt": lambda request: request.preempt(),
+    "resume": lambda request: request.resume(),
+    "admit ahead": lambda request: request.admit(at_ns=opened_at(request) + 50 * US),
+    "input ready then": lambda request: request.input_ready(at_ns=opened_at(request) + 5 * US),
+    "token of an engine": lambda request: request.record(
+        [{"event": "token", "timestamp": opened_at(request) + 20 * US}]
+    ),
+    "complete": lambda request: request.complete(),
+    "cancel": lambda request: request.cancel(),
+}
+USUAL = ("admit", "input_ready", "first_token")
+STEPS = st.lists(st.tuples(st.sampled_from([*MARKS, *USUAL * 5]), st.integers(0, 20)), min_size=2, max_size=12)
+SKIPPED = [("admit", 1), ("first_token", 2), ("complete", 1)]
+AHEAD = [("admit ahead", 1), ("input_ready", 2), ("first_token", 60), ("complete", 1)]
+WHOLE = [("admit", 1), ("input_ready", 2), ("first_token", 2), ("token", 1), ("complete", 1), ("admit", 1)]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[bool, Telemetry]]:
+    """Return a lenient and a strict set of providers, for all examples."""
+    made = {strict: Telemetry(strict=strict) for strict in (False, True)}
+    yield made
+    for telemetry in made.values():
+        telemetry.tracer_provider.shutdown()
+
+
+def served(telemetry: Telemetry, clock: Clock, shape: str, steps: list[tuple[str, int]]) -> list[Any]:
+    """Mark a request, and return all that it says."""
+    clock.now, runtime().engines = 10**15, EngineLogs()
+    request, raised = telemetry.request(shape=shape), []
+    for name, later in steps:
+        clock.now += later * US
+        try:
+            MARKS[name](request)
+        except LifecycleError as error:
+            raised.append((name, error.kind))
+        raised.append((name, request.state))
+    # After every time that was given.
+    clock.now += 100 * US
+    if not request.ended:
+        request.cancel()
+    span = telemetry.spans("chat" if shape == "default" else "embeddings")[-1]
+    telemetry.exporter.clear()
+    told = [request.report, raised, dict(request._tracked.state.checker.counts), request._ts]
+    return [*told, span["attributes"], [(event["name"], event["attributes"]) for event in span["events"]]]
+
+
+@example(shape="default", strict=False, steps=SKIPPED)
+@example(shape="default", strict=False, steps=AHEAD)
+@example(shape="default", strict=True, steps=WHOLE)
+@given(shape=st.sampled_from(["default", "pooling"]), strict=st.booleans(), steps=STEPS)
+def test_a_mark_by_the_short_way_says_what_the_long_way_says(
+    servers: dict[bool, Telemetry], shape: str, strict: bool, steps: list[tuple[str, int]]
+) -> None:
+    """Reports, states, violations and spans do not depend on which of the two takes a boundary."""
+    with pytest.MonkeyPatch.context() as patched:
+        clock = Clock.instead(patched)
+        patched.setattr(runtime(), "engines", runtime().engines)
+        short = served(servers[strict], clock, shape, steps)
+        patched.setattr(RequestState, "advance", lambda *_: False)
+        assert served(servers[strict], clock, shape, steps) == short
+    runtime().clock_offset.forget()
+
+
+VALUES = st.one_of(
+    st.sampled_from(["a", "b", "whole", "live", "prefill", "", " a ", "x" * 999, "a\x00b"]),
+    st.sampled_from([None, True, 3, 0, -1, 2.5, b"a", ["a"], 2**70]),
+)
+
+
+@given(values=st.dictionaries(st.sampled_from([*CONDITIONS, "unknown"]), VALUES, max_size=6), operation=VALUES)
+def test_conditions_that_are_known_are_what_is_read(values: dict[str, object], operation: object) -> None:
+    """Whatever was read before, and in which order: labels, attributes, counts and faults are those of a first look."""
+    operation = operation if isinstance(operation, str) else "chat"
+    told = []
+    for _ in range(3):
+        found, wrong = read_conditions(operation, values)
+        told.append((found.labels, found.attributes, found.usage, found.deadline, [str(error) for error in wrong]))
+        # What one request changes of its own is not what the next one finds.
+        found.attributes["changed"] = found.usage["changed"] = 1
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(conditions, "known_conditions", lambda *_: None)
+        first, wrong = read_conditions(operation, values)
+    expected = (first.labels, first.attributes, first.usage, first.deadline, [str(error) for error in wrong])
+    assert [tuple(without(part) for part in one) for one in told] == [expected] * 3
+
+
+def without(part: Any) -> Any:
+    """Return a part of what was told without the changes that the test made afterwards."""
+    return {name: value for name, value in part.items() if name != "changed"} if isinstance(part, dict) else part
