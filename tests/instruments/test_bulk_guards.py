@@ -72,6 +72,16 @@ def test_a_counter_counts_as_the_sdk_counts() -> None:
     assert [point.value for point in collect(ways.readers[0])["bulk.count"]] == [8]
 
 
+@pytest.fixture
+def unproven() -> Iterator[None]:
+    """Forget the proof before and after, so that it is made anew."""
+    trusted_sdk.cache_clear()
+    yield
+    trusted_sdk.cache_clear()
+
+
+# A process tests the SDK once: what it finds while the SDK is disabled must not be kept for other tests.
+@pytest.mark.usefixtures("unproven")
 def test_a_disabled_sdk_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """OTEL_SDK_DISABLED leaves no-op instruments."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -98,14 +108,6 @@ def test_another_implementation_gets_every_sample_plainly() -> None:
     bulk.take_gaps(CHAT, [([MS, 2 * MS], SAMPLED)])
     assert foreign.recorded == [(0.001, CHAT, SAMPLED.context), (0.002, CHAT, SAMPLED.context)]
     assert not bulk.bulk
-
-
-@pytest.fixture
-def unproven() -> Iterator[None]:
-    """Forget the proof before and after, so that it is made anew."""
-    trusted_sdk.cache_clear()
-    yield
-    trusted_sdk.cache_clear()
 
 
 @pytest.mark.usefixtures("unproven")
