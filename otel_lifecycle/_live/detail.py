@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import jinja2
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
@@ -16,25 +14,15 @@ from otel_lifecycle._table.row import TableRow
 from otel_lifecycle._table.sources.intake import cleaned
 from otel_lifecycle._table.sources.otlp_proto import attributes, span_of
 from otel_lifecycle._table.sources.spans import Span
-from otel_lifecycle._table.text import NOTHING, number, seconds, share, text
+from otel_lifecycle._table.text import NOTHING, seconds, text
 from otel_lifecycle._table.violations import findings
 from otel_lifecycle._trace import charts
 from otel_lifecycle._trace.anatomy import Anatomy, anatomy
+from otel_lifecycle._trace.facts import attributes_of, facts_of
 from otel_lifecycle._trace.find import found_of
 
 REASONS: Mapping[str, str] = {"queue": "held it in the queue", "stall": "stalled its decode"}
 """Reason of a link -> what the neighbour did."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkedRequest:
-    """A request that delayed this one: for how long, and how."""
-
-    trace_id: str
-    span_id: str
-    name: str
-    what: str
-    time: str
 
 
 def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
@@ -49,11 +37,11 @@ def detail_of(trace: TracesData, span_id: str, shape: str) -> str | None:
     return _template("detail.html.j2").render(
         title=f"{text(row['name'])}: {row['outcome'].replace('_', ' ')}",
         subtitle=_subtitle(row),
-        facts=_facts(row),
+        facts=[fact for fact in facts_of(row) if fact[1] != NOTHING],
         charts=list(_charts(found)),
         neighbours=list(_neighbours(row)),
         violations=list(findings(row)),
-        attributes=sorted((key, _short(value)) for key, value in found.found.attributes.items()),
+        attributes=attributes_of(found.found.attributes),
     )
 
 
@@ -97,18 +85,6 @@ def _subtitle(row: TableRow) -> str:
     return " · ".join([*told, f"trace {row['trace_id']}", f"span {row['span_id']}"])
 
 
-def _facts(row: TableRow) -> Sequence[tuple[str, str]]:
-    facts = [(name, seconds(row.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))]
-    facts += [("tokens in", number(row.get("input_tokens"))), ("tokens out", number(row.get("output_tokens")))]
-    if row.get("bottleneck") is not None:
-        facts.append((f"bottleneck, {share(row.get('dominant_share'))}", row["bottleneck"]))
-    if row.get("bottleneck_cause") is not None:
-        facts.append(("its cause", text(row["bottleneck_cause"])))
-    if row.get("failure_stage") is not None:
-        facts.append((f"ended in, {text(row.get('reason'))}", row["failure_stage"]))
-    return [fact for fact in facts if fact[1] != NOTHING]
-
-
 def _charts(found: Anatomy) -> Iterator[tuple[str, str]]:
     yield "Waterfall", charts.waterfall(found)
     if found.shares:
@@ -118,21 +94,13 @@ def _charts(found: Anatomy) -> Iterator[tuple[str, str]]:
         yield "Gaps between tokens", charts.gaps(found)
 
 
-def _neighbours(row: TableRow) -> Iterator[LinkedRequest]:
+def _neighbours(row: TableRow) -> Iterator[Mapping[str, str]]:
     for link in row.get("links") or ():
         if link["reason"] is not None:
-            yield LinkedRequest(
-                trace_id=link["trace_id"],
-                span_id=link["span_id"],
-                name=text(link["request_id"] or link["trace_id"][:12]),
-                what=REASONS.get(link["reason"], text(link["reason"])),
-                time=seconds(link["time"]),
-            )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    # Packed token offsets have thousands of characters; the page needs only to show that they are there.
-    told = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return told if len(told) <= 160 else f"{told[:120]}… ({len(told):,} characters)"
+            yield {
+                "trace_id": link["trace_id"],
+                "span_id": link["span_id"],
+                "name": text(link["request_id"] or link["trace_id"][:12]),
+                "what": REASONS.get(link["reason"], text(link["reason"])),
+                "time": seconds(link["time"]),
+            }

@@ -72,8 +72,10 @@ def _of_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in attributes.items():
         column = _BY_ATTRIBUTE.get(key)
         if column is not None:
-            name, convert = column
-            known = convert(value)
+            name, convert, usual = column
+            # The type as it nearly always is, without a call; the bounds leave out NaN as well.
+            plain = type(value) is usual and (usual is str or -LARGEST <= value <= LARGEST)
+            known = value if plain else convert(value)
             if known is not None:
                 # A value of the wrong type stays among the other attributes, where a user finds it.
                 row[name] = known
@@ -112,8 +114,11 @@ _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "BIGINT": _whole,
     "BOOLEAN": _flag,
 }
+_USUAL: Final[Mapping[str, Any]] = {"VARCHAR": str, "DOUBLE": float}
 # One look-up an attribute: a file of a million requests has forty million.
-_BY_ATTRIBUTE: Final = {key: (name, _CONVERT[_TYPES[name]]) for key, name in BY_ATTRIBUTE.items()}
+_BY_ATTRIBUTE: Final = {
+    key: (name, _CONVERT[_TYPES[name]], _USUAL.get(_TYPES[name])) for key, name in BY_ATTRIBUTE.items()
+}
 
 
 def _add_times(row: dict[str, Any], span: Span, arrival: int) -> None:

@@ -11,15 +11,14 @@ from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from otel_lifecycle import semconv
 from otel_lifecycle._cli.render.sections import Presentation, Section, Table, table_of, written
-from otel_lifecycle._table.requests.from_span import token_offsets
 from otel_lifecycle._table.requests.model import DURATIONS, STAGE_METRIC, STAGES
 from otel_lifecycle._table.row import TableRow
 from otel_lifecycle._table.text import NOTHING, instant, number, plural, seconds, share, shorten, text
 from otel_lifecycle._table.violations import findings
 from otel_lifecycle._trace import charts
 from otel_lifecycle._trace.anatomy import Anatomy, Bar
+from otel_lifecycle._trace.facts import attributes_of, facts_of
 from otel_lifecycle._trace.neighbours import NeighbourTrack
 
 WIDTH: Final = 64
@@ -71,13 +70,13 @@ def presented(found: Anatomy) -> Presentation:
                 charts=lambda: [charts.neighbours(found)] if found.neighbours else [],
             ),
             Section(title=broken.title, tables=[broken]),
-            Section(title="Attributes", tables=[attributes(found.found.attributes)]),
+            Section(title="Attributes", tables=[attributes(found)]),
         ],
         title=f"{row['name']}: {row['outcome']}",
         subtitle=f"trace {row['trace_id']} · arrived {instant(row['arrival_ns'])}",
         sketch=partial(sketch, found),
         warnings=_warnings(found),
-        tiles=_tiles(row),
+        tiles=facts_of(row),
     )
 
 
@@ -234,35 +233,16 @@ def stalls(found: Anatomy) -> Table:
     return Table(title="Stalls", columns=("after token", "at", "stall", "why"), rows=tuple(rows), left=0)
 
 
+def attributes(found: Anatomy) -> Table:
+    """All attributes of the span."""
+    rows = tuple(attributes_of(found.found.attributes))
+    return Table(title="Attributes", columns=("attribute", "value"), rows=rows, left=2, page_only=True)
+
+
 def violations(row: TableRow) -> Table:
     """What was illegal."""
     told = (one.plain() for one in findings(row))
     return table_of("Violations", told, written(text, "kind", "event", "state", "rule"), left=4)
-
-
-def attributes(told: Mapping[str, Any]) -> Table:
-    """All attributes of the span."""
-    rows = [(key, shorten(_shown(key, value), 100)) for key, value in sorted(told.items())]
-    return Table(title="Attributes", columns=("attribute", "value"), rows=tuple(rows), left=2, page_only=True)
-
-
-def _shown(key: str, value: object) -> str:
-    """Return a value as people read it: what is packed only by its size, and digits that mean something."""
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if key == semconv.TOKEN_OFFSETS:
-        return f"{plural(len(token_offsets({key: value})), 'token')} with a time"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _tiles(row: TableRow) -> list[tuple[str, str]]:
-    found = [(name, seconds(row.get(key))) for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))]
-    found += [("tokens in", number(row.get("input_tokens"))), ("tokens out", number(row.get("output_tokens")))]
-    if row.get("bottleneck") is not None:
-        found.append((f"bottleneck, {share(row.get('dominant_share'))} of its time", row["bottleneck"]))
-    elif row.get("failure_stage") is not None:
-        found.append((f"ended in, {text(row.get('reason'))}", row["failure_stage"]))
-    return found
 
 
 def _warnings(found: Anatomy) -> list[str]:
