@@ -181,3 +181,24 @@ def test_reports_of_two_forms_are_the_same(made: Server, cli: Callable[..., Ran]
         (tmp_path / "traces").write_bytes(FORMS[name](made.proto()))
         told.append(cli("report", "traces", "--json").json)
     assert told[0] == told[1]
+
+
+def test_metric_points_are_the_same_in_both_encodings(tmp_path: Path) -> None:
+    """A count of 0, which printers leave out, is 0; a gauge without a recorded value is no reading of 0."""
+    points: list[dict[str, Any]] = [
+        {"name": "inference.cache.usage", "gauge": {"dataPoints": [{"timeUnixNano": "5", "flags": 1}]}},
+        {"name": "inference.tokens", "sum": {"dataPoints": [{"asInt": "7"}], "aggregationTemporality": 2}},
+        {
+            "name": "inference.inter_token_latency",
+            "histogram": {"dataPoints": [{"explicitBounds": [0.1], "bucketCounts": ["0", "0"]}]},
+        },
+        {"name": "another", "gauge": {"dataPoints": [{"asInt": "7"}]}},
+    ]
+    document = {"resourceMetrics": [{"scopeMetrics": [{"metrics": points}]}]}
+    (tmp_path / "json").write_text(json.dumps(document))
+    (tmp_path / "proto").write_bytes(ParseDict(document, MetricsData()).SerializeToString())
+    (from_json, left), (from_proto, also_left) = read(tmp_path / "json"), read(tmp_path / "proto")
+    assert from_json == from_proto
+    told = [(point.value, point.count, point.cumulative) for point in from_json if isinstance(point, MetricPoint)]
+    assert told == [(None, None, False), (7.0, None, True), (None, 0, False)]
+    assert left.counts["other_metrics"] == also_left.counts["other_metrics"] == 1

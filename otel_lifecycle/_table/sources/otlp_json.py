@@ -72,7 +72,7 @@ def decode(document: object, intake: Intake) -> None:
         resource = _resource(batch, intake)
         for scope in (*_list(batch, "scopeMetrics"), *_list(batch, "instrumentationLibraryMetrics")):
             for raw in _list(scope, "metrics"):
-                _metric(raw, resource, intake)
+                take_metric(raw, resource, intake)
     # Logs hold no lifecycle; they are counted, so that nobody wonders where a batch went.
     intake.tally.add("logs", number=len(_list(found, "resourceLogs")))
 
@@ -272,7 +272,8 @@ def _bytes(text: str) -> bytes:
 _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {"boolValue": bool, "intValue": int64, "bytesValue": _bytes}
 
 
-def _metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
+def take_metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
+    """Put the points of a metric into the intake if it is wanted, and count it if not."""
     try:
         if raw.get("name") not in METRICS:
             intake.tally.add("other_metrics")
@@ -284,12 +285,12 @@ def _metric(raw: Raw, resource: Attributes, intake: Intake) -> None:
                 # Numbers as the specification asks, names as generic protobuf printers write them.
                 cumulative = data.get("aggregationTemporality") in {2, "AGGREGATION_TEMPORALITY_CUMULATIVE"}
                 points = data.get("dataPoints") or ()
-                intake.take_points([_point(raw["name"], point, resource, cumulative) for point in points])
+                intake.take_points([_point(raw["name"], kind, point, resource, cumulative) for point in points])
     except MALFORMED:
         intake.trouble("unreadable")
 
 
-def _point(name: str, raw: Raw, resource: Attributes, cumulative: bool) -> MetricPoint:
+def _point(name: str, kind: str, raw: Raw, resource: Attributes, cumulative: bool) -> MetricPoint:
     own = attributes(raw.get("attributes") or ())
     # None is not 0 here: a histogram has no value, and a gauge without one was not observed.
     number = raw.get("asDouble", raw.get("asInt"))
@@ -299,7 +300,8 @@ def _point(name: str, raw: Raw, resource: Attributes, cumulative: bool) -> Metri
         attributes=own,
         time_ns=instant(raw.get("timeUnixNano") or 0),
         value=None if number is None else float(number),
-        count=int(raw["count"]) if "count" in raw else None,
+        # Generic protobuf printers leave a 0 out.
+        count=int(raw.get("count") or 0) if kind == "histogram" else None,
         total=float(raw["sum"]) if "sum" in raw else None,
         edges=tuple(float(edge) for edge in raw.get("explicitBounds") or ()),
         buckets=tuple(int(number) for number in raw.get("bucketCounts") or ()),
