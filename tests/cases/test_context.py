@@ -10,7 +10,6 @@ import pytest
 from opentelemetry import trace
 
 import otel_lifecycle as lifecycle
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 
@@ -126,7 +125,7 @@ def test_c61_closed_from_another_task(telemetry: Telemetry, caplog: pytest.LogCa
 
     asyncio.run(main())
     outcome = telemetry.span("chat tiny")["attributes"]["inference.outcome"]
-    assert (outcome, logged(caplog)) == ("cancelled", [])
+    assert (outcome, caplog.records) == ("cancelled", [])
 
 
 def manual(telemetry: Telemetry) -> None:

@@ -11,7 +11,6 @@ import pytest
 from otel_lifecycle import request as open_request
 from otel_lifecycle.openai import FrameFeed, count_tokens, read_frame
 from tests.openai_frames import chat, sse, usage
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 ROLE = chat({"role": "assistant", "content": ""})
@@ -213,7 +212,7 @@ def test_c92_an_unknown_dialect_is_said_once(telemetry: Telemetry, caplog: pytes
     with caplog.at_level("WARNING", "otel_lifecycle"):
         attributes = streamed(telemetry, *[{"piece": "x"}] * 3)
     assert figures(attributes) == (None, 0, 0)
-    assert [record.getMessage() for record in logged(caplog)] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "frames of an unknown dialect: what they hold is not counted"
     ]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import otel_lifecycle as lifecycle
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 from .live import near
@@ -105,7 +104,7 @@ def test_c38_traced_lasts_as_long_as_the_stream(
     assert PAUSE <= found["inference.ttft"] <= found["inference.e2e"] - 2 * PAUSE
     assert PAUSE <= found["inference.tpot"] <= found["inference.e2e"] / 2
     assert found["inference.e2e"] == near((span["end_ns"] - span["start_ns"]) / NS)
-    assert logged(caplog) == []
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("function", [apaced, paced], ids=["async", "sync"])

@@ -18,7 +18,6 @@ import pytest
 import otel_lifecycle as lifecycle
 from otel_lifecycle._configuration.settings import read_settings
 from otel_lifecycle.errors import ConfigurationError
-from tests.support.logs import logged
 from tests.support.otlp_receiver import HttpReceiver
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +104,7 @@ def test_c102_configure_names_what_cannot_apply(caplog: pytest.LogCaptureFixture
     lifecycle.shutdown()
     tracers.shutdown()
     meters.shutdown()
-    assert [record.getMessage() for record in logged(caplog)] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "configure() uses the providers that exist, so it ignores sampler, service_name"
     ]
 

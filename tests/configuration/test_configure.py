@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.errors import ConfigurationError
-from tests.support.logs import logged
 from tests.support.otlp_receiver import GrpcReceiver, HttpReceiver, OtlpReceiver
 from tests.support.patient_reader import PatientReader
 from tests.support.plain import plain_points
@@ -243,7 +242,7 @@ def test_numbers_of_any_library_are_readings(
     lifecycle.configure(endpoint=otlp_http.endpoint, resources={"cache_usage": lambda: reading})
     assert lifecycle.shutdown()
     found = sorted(point["value"] or 0 for point in otlp_http.points("inference.cache.usage"))
-    assert (found, logged(caplog)) == (values, [])
+    assert (found, caplog.records) == (values, [])
 
 
 @pytest.mark.parametrize("reading", BROKEN.values(), ids=BROKEN)
@@ -260,7 +259,7 @@ def test_reading_that_cannot_be_sent_costs_no_other_metric(
     assert otlp_http.points("inference.cache.usage") == []
     assert {point["value"] for point in otlp_http.points("inference.memory.used")} == {10}
     assert {point["value"] for point in otlp_http.points("inference.requests")} == {1}
-    (line,) = [record.getMessage() for record in logged(caplog)]
+    (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("resources['cache_usage'] gave ")
 
 
@@ -271,7 +270,7 @@ def test_second_call_changes_nothing(otlp_http: HttpReceiver, caplog: pytest.Log
         lifecycle.configure(service_name="other")
     serve()
     assert lifecycle.shutdown()
-    assert [record.getMessage() for record in logged(caplog)] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "configure() was called before; this call changes nothing"
     ]
     assert [point["value"] for point in otlp_http.points("inference.requests")] == [1]

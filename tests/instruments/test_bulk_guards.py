@@ -19,7 +19,6 @@ from otel_lifecycle import _sdk_metrics
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet, trusted_sdk
 from otel_lifecycle._sdk_metrics import installed_sdk
 from tests.instruments.ways import CHAT, EDGES, MS, SAMPLED, TwoWays, collect, count_calls
-from tests.support.logs import logged
 from tests.support.patient_reader import PatientReader
 
 
@@ -55,7 +54,7 @@ def test_a_sample_the_sdk_refuses_is_refused(caplog: pytest.LogCaptureFixture) -
     counter = ways.provider.get_meter("tests").create_counter("amounts")
     CounterOutlet(counter).take(CHAT, [(-1, SAMPLED)])
     assert collect(ways.readers[0]) == {}
-    assert [record.levelname for record in logged(caplog)] == ["WARNING", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
 def test_a_counter_counts_as_the_sdk_counts() -> None:

@@ -22,7 +22,6 @@ from otel_lifecycle._sdk_traces import (
 )
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.instruments.renamed_traces import private_names
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 Told = dict[str, Any]
@@ -155,7 +154,7 @@ def test_a_hidden_hook_that_raises_is_contained(caplog: pytest.LogCaptureFixture
     processor = LifecycleSpanProcessor(Raises())
     assert processor.hand_on("any_hook", None) is None
     assert processor.hand_on("no_hook", None) is None
-    assert [record.levelname for record in logged(caplog)] == ["ERROR"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     processor.shutdown()
 
 

@@ -11,7 +11,6 @@ import pytest
 from opentelemetry.context import get_current
 
 import otel_lifecycle as lifecycle
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 Serve = Callable[[Telemetry], Coroutine[Any, Any, Any]]
@@ -94,4 +93,4 @@ def test_closed_from_its_own_context(telemetry: Telemetry, caplog: pytest.LogCap
     serving.send(None)
     inside = get_current()
     serving.close()
-    assert (inside is before, get_current() is before, logged(caplog)) == (False, True, [])
+    assert (inside is before, get_current() is before, caplog.records) == (False, True, [])
