@@ -43,11 +43,12 @@ class MarkedRequest(OneAtATime):
         state, applied = self.state, None
         try:
             with self._lock:
-                if self._busy or state.status is not None:
+                if self._busy:
                     return False
                 try:
                     self._busy = True
-                    applied = state.advance(event)
+                    # Only now: until here, a call that interrupts this one may end the request.
+                    applied = state.status is None and state.advance(event)
                 finally:
                     self._busy = False
                     # Not where the mark is still to come: the calls that interrupted it run after it.

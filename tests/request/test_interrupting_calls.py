@@ -120,6 +120,69 @@ def test_a_call_at_every_line_of_another(make_telemetry: Callable[..., Telemetry
     assert number > 1
 
 
+BOUNDARIES: Final[dict[str, Call]] = {
+    "admit": lambda request: request.admit(),
+    "input_ready": lambda request: request.input_ready(),
+    "first_token": lambda request: request.first_token(),
+}
+WITHIN = ["token", "complete", "cancel", "leave", "housekeep", "preempt"]
+
+
+@pytest.mark.parametrize(
+    ("boundary", "inner"),
+    [
+        pytest.param(*pair, marks=() if pair[1] in {"cancel", "leave"} else pytest.mark.slow)
+        for pair in itertools.product(BOUNDARIES, WITHIN)
+    ],
+)
+def test_a_call_at_every_line_of_a_boundary(
+    make_telemetry: Callable[..., Telemetry], boundary: str, inner: str
+) -> None:
+    """A boundary is marked by a way of its own: whatever interrupts it comes before it or after it, and is not lost."""
+    call, mark = CALLS[inner], BOUNDARIES[boundary]
+    alone = [states_of(make_telemetry(), boundary, calls) for calls in ([call, mark], [mark, call])]
+    if inner == "leave":
+        # How it ends was read from the state before the boundary; it ends after it.
+        alone.append(states_of(make_telemetry(), boundary, [mark, lambda request: request._tracked.end_incomplete()]))
+    for number in itertools.count(1):
+        telemetry = make_telemetry()
+        request = telemetry.request()
+        for name in itertools.takewhile(lambda name: name != boundary, BOUNDARIES):
+            BOUNDARIES[name](request)
+        injector = Injector(number, lambda request=request: call(request))  # type: ignore[misc]  # bound now
+        before = sys.gettrace()
+        sys.settrace(injector)
+        try:
+            mark(request)
+        finally:
+            sys.settrace(before)
+        if not injector.done:
+            break
+        assert told(telemetry, request) in alone, number
+        telemetry.shutdown()
+    assert number > 10
+
+
+def states_of(telemetry: Telemetry, boundary: str, calls: list[Call]) -> tuple[Any, ...]:
+    """Return what is told where calls come one after the other, the first before a boundary."""
+    request = telemetry.request()
+    for name in itertools.takewhile(lambda name: name != boundary, BOUNDARIES):
+        BOUNDARIES[name](request)
+    for call in calls:
+        call(request)
+    return told(telemetry, request)
+
+
+def told(telemetry: Telemetry, request: Any) -> tuple[Any, ...]:
+    """Return the state it is in, how it ends, its violations, and how many tokens came out and were wasted."""
+    state, counts = request.state, dict(request._tracked.state.checker.counts)
+    request.cancel(if_open=True)
+    runtime().housekeep(now=True)
+    points = telemetry.points()
+    late = sum(point["value"] or 0 for point in points if point["metric"] == "inference.violations")
+    return state, request.outcome, counts, tokens(points, "output"), tokens(points, "wasted"), late
+
+
 def marked(outer: str, inner: str) -> int:
     """How many tokens the two calls mark, and the first one."""
     sizes = {"token": 1, "tokens": 3, "step": 1}
