@@ -100,7 +100,10 @@ class TrackedRequest(MarkedRequest):
 
     @property
     def facts(self) -> RequestFacts:
-        """What the server says of it after its arrival; few requests have any."""
+        """What the server says of it after its arrival; few requests have any.
+
+        Only for a call that runs alone: two at once would make one each.
+        """
         if self._facts is None:
             self._facts = RequestFacts(self.state, self.conditions, self.writer)
         return self._facts
@@ -191,7 +194,10 @@ class TrackedRequest(MarkedRequest):
 
     def show(self, name: object, attributes: object, at_ns: Any) -> None:
         """Keep an event of the server's own."""
-        self._while_open(self.facts.show, name, attributes, at_ns)
+        self._while_open(self._show, name, attributes, at_ns)
+
+    def _show(self, name: object, attributes: object, at_ns: Any) -> None:
+        self.facts.show(name, attributes, at_ns)
 
     # Parts.
 
@@ -319,7 +325,7 @@ class TrackedRequest(MarkedRequest):
     def finish_by_word(self, word: object, at_ns: Any, error: object) -> None:
         """End it by an engine's finish reason, which is that of its response, too, if none was given."""
         if not self.ended:
-            if is_a(word, str) and not self.facts.finish_reasons:
+            if is_a(word, str) and (self._facts is None or not self._facts.finish_reasons):
                 self.response(None, None, [word])
             self.show_exception(error)
             self.finish(of_finish_reason(word, error, runtime().endings), at_ns)
