@@ -17,8 +17,8 @@ that the tracer made, all spans are the tracer's, which costs more and looks the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.sdk import trace as sdk
@@ -32,6 +32,10 @@ from otel_lifecycle._sdk_traces import PARTS, HandingOn, hidden_hooks, same_part
 _EXPORTING: Final = frozenset({BatchSpanProcessor, SimpleSpanProcessor})
 _FORWARDING: Final = frozenset({sdk.SynchronousMultiSpanProcessor, sdk.ConcurrentMultiSpanProcessor})
 _NOT_COUNTED: Final = frozenset({"NoneType", "NoOpTracerMetrics"})
+
+
+Child: TypeAlias = tuple[str, Mapping[str, str], int, int]
+"""Name, attributes, and when it began and ended, epoch nanoseconds.  All of one name have the same attributes."""
 
 
 class _Pattern(NamedTuple):
@@ -56,41 +60,39 @@ class ChildSpans:
         # None: a span of this name cannot be made from parts.
         self._patterns: dict[str, _Pattern | None] = {}
 
-    def add(
-        self, name: str, parent: Span, context: Context, attributes: Mapping[str, str], times: tuple[int, int]
-    ) -> None:
-        """Make a child that began and ended at ``times``, epoch nanoseconds; ``context`` is one of its parent."""
+    def add(self, parent: Span, context: Context, children: Iterable[Child]) -> None:
+        """Make children of a span; ``context`` is one in which it is current."""
         of = parent.get_span_context()
-        if not self._in_one_step() or not of.trace_flags & 1:
-            self._start(name, context, attributes, times[0]).end(times[1])
-            return
-        pattern = self._patterns.get(name)
-        if pattern is None:
-            span = self._start(name, context, attributes, times[0])
-            span.end(times[1])
-            if name not in self._patterns:
-                self._patterns[name] = _pattern_of(span)
-            return
-        real = self._known[0]
-        own = SpanContext(of.trace_id, real.id_generator.generate_span_id(), False, of.trace_flags, of.trace_state)
-        real.span_processor.on_end(_ended(name, own, of, pattern, times))
+        real = self._maker() if of.trace_flags & 1 else None
+        for child in children:
+            pattern = None if real is None else self._patterns.get(child[0])
+            if real is None or pattern is None:
+                span = self._start_and_end(context, child)
+                if real is not None and child[0] not in self._patterns:
+                    self._patterns[child[0]] = _pattern_of(span)
+                continue
+            own = SpanContext(of.trace_id, real.id_generator.generate_span_id(), False, of.trace_flags, of.trace_state)
+            real.span_processor.on_end(_ended(child, own, of, pattern))
 
-    def _start(self, name: str, context: Context, attributes: Mapping[str, str], start: int) -> Span:
-        return self._tracer.start_span(name, context, attributes=attributes, start_time=start)
+    def _start_and_end(self, context: Context, child: Child) -> Span:
+        name, attributes, start, end = child
+        span = self._tracer.start_span(name, context, attributes=attributes, start_time=start)
+        span.end(end)
+        return span
 
-    def _in_one_step(self) -> bool:
-        """Return whether nobody could tell a span made in one step from one that was started and ended."""
+    def _maker(self) -> Any:
+        """Return the real tracer; None where somebody could tell a span made of parts from one that was started."""
         real: Any = self._tracer.real() if isinstance(self._tracer, Standing) else self._tracer
         try:
             processors = real.span_processor._span_processors
         except AttributeError:
-            return False
+            return None
         known = self._known
         if known[0] is not real or known[1] is not processors:
             self._patterns = {}
             # One tuple, replaced as a whole: no thread sees the answer for other processors.
             self._known = known = (real, processors, _may_be_made_of_parts(real, processors))
-        return known[2]
+        return real if known[2] else None
 
 
 class Standing:
@@ -135,17 +137,17 @@ def _samples_children(sampler: Any) -> bool:
     return child is sampling.ALWAYS_ON
 
 
-def _ended(name: str, own: SpanContext, parent: SpanContext, pattern: _Pattern, times: tuple[int, int]) -> ReadableSpan:
+def _ended(child: Child, own: SpanContext, parent: SpanContext | None, pattern: _Pattern) -> ReadableSpan:
     return ReadableSpan(
-        name=name,
+        name=child[0],
         context=own,
         parent=parent,
         resource=pattern.resource,
         attributes=pattern.attributes,
         kind=pattern.kind,
         status=pattern.status,
-        start_time=times[0],
-        end_time=times[1],
+        start_time=child[2],
+        end_time=child[3],
         instrumentation_scope=pattern.scope,
     )
 
@@ -155,7 +157,7 @@ def _pattern_of(span: Any) -> _Pattern | None:
     try:
         attributes = dict(span.attributes)
         pattern = _Pattern(span.resource, attributes, span.kind, span.status, span.instrumentation_scope)
-        copy = _ended(span.name, span.context, span.parent, pattern, (span.start_time, span.end_time))
+        copy = _ended((span.name, {}, span.start_time, span.end_time), span.context, span.parent, pattern)
         whole = all(same_part(getattr(copy, part), getattr(span, part)) for part in PARTS)
     except Exception:  # noqa: BLE001  # whatever it is, this SDK is not one that is known
         return None

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, pairwise, repeat
 from operator import gt, sub
-from typing import Final
+from typing import Any, Final
 
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.tokens import Log, Time
+from otel_lifecycle._core.tokens import Time
 
 # With fewer, a few slow tokens are the median themselves.
 MIN_GAPS: Final = 8
@@ -68,7 +68,7 @@ def find_stalls(timeline: Timeline, gaps: Sequence[int]) -> Stalls | None:
     return stalls_of(long_gaps(timeline, limit(usual)), usual)
 
 
-def find_stalls_in(log: Log, gaps: Sequence[int]) -> Stalls | None:
+def find_stalls_in(log: Sequence[int], gaps: Sequence[int]) -> Stalls | None:
     """Return the same of a single log of bare times, whose sorted gaps these are."""
     usual = usual_gap(gaps)
     if usual is None:
@@ -93,7 +93,7 @@ def long_gaps(timeline: Timeline, above: Time) -> list[tuple[Time, Time]]:
     return [gap for log in logs for gap in _long_gaps(log, above)]
 
 
-def _long_gaps(log: Log, above: Time) -> list[tuple[Time, Time]]:
+def _long_gaps(log: Sequence[Any], above: Time) -> list[tuple[Time, Time]]:
     try:
         # At C speed; a log with anything but bare times leaves by TypeError, as in `choice_stats`.
         gaps = list(map(sub, log[1:], log))

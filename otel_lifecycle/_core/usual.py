@@ -8,7 +8,7 @@ the same request, for a tenth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
 from typing import Final, NamedTuple, TypeAlias
 
@@ -36,12 +36,12 @@ class UsualEnd(NamedTuple):
 
     shape: str
     times: tuple[int, ...]
-    log: Log | None
+    log: Sequence[int] | None
     labels: RequestLabels
     usage: Mapping[str, int] | None
     alone: bool
     interference: Interference | None
-    gaps: list[int] | None
+    gaps: Sequence[int] | None
 
     @property
     def tokens(self) -> int | None:
@@ -66,7 +66,7 @@ class UsualVerdict(NamedTuple):
     token_span: float
     convention_time_per_output_token: float | None
     tokens: int | None
-    gaps: list[int]
+    gaps: Sequence[int]
     queue_time: Mapping[str, float]
     stall_time: Mapping[str, float]
 
@@ -88,7 +88,7 @@ def is_usual(timeline: Timeline) -> bool:
     return timeline.plain and timeline.state == "completed" and not timeline.assumed and not timeline.folded
 
 
-def usual_gaps(log: Log | None) -> list[int]:
+def usual_gaps(log: Sequence[int] | None) -> list[int]:
     """Return the gaps between the tokens of a usual request, sorted."""
     if log is None:
         return []
@@ -135,7 +135,7 @@ def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
     tpot = per_token = None
     # The first token is the last boundary but one.
     ttft = times[-2] - times[0] if SHAPES[end.shape].streams else None
-    gaps: list[int] = []
+    gaps: Sequence[int] = []
     token_span = 0
     if log is not None and ttft is not None:
         gaps = usual_gaps(log) if end.gaps is None else end.gaps
@@ -165,7 +165,7 @@ _Held: TypeAlias = "tuple[Mapping[str, float], Mapping[str, float], str | None]"
 _NOTHING: Final[Mapping[str, float]] = {}
 
 
-def _held(end: UsualEnd, gaps: list[int], bottleneck: str | None) -> _Held:
+def _held(end: UsualEnd, gaps: Sequence[int], bottleneck: str | None) -> _Held:
     """Return the queue time and the stall time by cause, and the cause of the bottleneck."""
     found, times = end.interference, end.times
     if found is not None:

@@ -7,7 +7,7 @@ to its instrument, once: the SDK's look-ups and locks are paid for a column, not
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from otel_lifecycle._instruments.moment import Labels
@@ -31,6 +31,12 @@ class Column:
         """Add a sample: a value, or the gaps of a request, with its moment."""
         # In this order a signal handler that folds in between leaves the sample to the interrupted fold.
         self._samples.append(sample)
+        self._filled[self] = None
+
+    def extend(self, samples: Iterable[Any]) -> None:
+        """Add samples."""
+        # In the same order.
+        self._samples.extend(samples)
         self._filled[self] = None
 
     def flush(self) -> None:

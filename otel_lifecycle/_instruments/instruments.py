@@ -26,6 +26,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
+from otel_lifecycle._instruments import packing
 from otel_lifecycle._instruments.buffer import SORTED, FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
@@ -33,7 +34,7 @@ from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combin
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
-from otel_lifecycle._instruments.usual import Rules, UsualRequest
+from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
@@ -51,8 +52,10 @@ class Instruments:
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
         self._buffer: FoldBuffer[HandedOver | UsualRequest] = FoldBuffer(
-            self._fold_one, self._columns.flush, lambda: self._gaps.bulk
+            self._fold_one, self._flush, lambda: self._gaps.bulk
         )
+        # Taken off the buffer, and folded together.  Callers hold the buffer's lock.
+        self._usual: list[UsualRequest] = []
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
@@ -88,6 +91,8 @@ class Instruments:
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""
         gaps = len(end.log or ())
+        if gaps > packing.ABOVE:
+            end, verdict = packing.packed(end, verdict)
         value = UsualRequest(end, span, time_ns(), rules, verdict)
         self._buffer.put(value, gaps if verdict is None else self._of_sorted(gaps))
 
@@ -119,11 +124,27 @@ class Instruments:
         """Drop what a forked child inherited: its parent counts that."""
         self._buffer.forget()
         self._columns.forget()
+        self._usual = []
 
     def _fold_one(self, value: HandedOver | UsualRequest) -> None:
+        if isinstance(value, UsualRequest):
+            self._usual.append(value)
+            return
+        # The order of the samples is that of the requests.
+        self._fold_usual()
         value.fold(self._sets)
-        if isinstance(value, (UsualRequest, FinishedRequest)):
+        if isinstance(value, FinishedRequest):
             self._process.had_traffic = True
+
+    def _fold_usual(self) -> None:
+        usual, self._usual = self._usual, []
+        if usual:
+            self._process.had_traffic = True
+            fold_usual(usual, self._sets)
+
+    def _flush(self) -> None:
+        self._fold_usual()
+        self._columns.flush()
 
     # What is observed.
 

@@ -5,7 +5,7 @@ The same combination is always the same object, so that what the SDK files it un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from otel_lifecycle import semconv
@@ -38,27 +38,20 @@ SHARED: Final = 5
 class LabelSet:
     """The attributes that all metrics of a request share, and the columns its samples have gone into."""
 
-    __slots__ = ("_columns", "_groups", "_known", "combination")
+    __slots__ = ("_columns", "_known", "combination")
 
     def __init__(self, combination: Combination, columns: MetricColumns) -> None:
         self.combination = combination
         self._columns = columns
         self._known: dict[Combination, Column] = {}
-        self._groups: dict[Combination, list[Column]] = {}
-
-    def group(self, key: Combination, rows: Callable[[Combination], Iterable[Any]]) -> list[Column]:
-        """Return the columns of samples that always come together: those of the ``rows`` of a ``key``.
-
-        Keys are values of tables, so there are few.
-        """
-        known = self._groups.get(key)
-        if known is None:
-            known = self._groups[key] = [self._column(metric, *own) for metric, *own in rows(key)]
-        return known
 
     def add(self, sample: Any, metric: Metric, *own: Any) -> None:
         """Add a sample; ``own`` are the values of the metric's own attributes."""
         self._column(metric, *own).add(sample)
+
+    def extend(self, samples: Iterable[Any], metric: Metric, *own: Any) -> None:
+        """Add samples, all with the same values."""
+        self._column(metric, *own).extend(samples)
 
     def _column(self, metric: Metric, *own: Any) -> Column:
         key = (metric.name, *own)

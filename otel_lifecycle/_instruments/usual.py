@@ -1,13 +1,14 @@
 """Usual requests on their way into the instruments: nothing is computed before they are folded.
 
-How it works.  All usual requests of one label set with the same bottleneck feed the same columns, so these are looked
-up once for each such combination, and a request is a list of values that are added to them in order.
+How it works.  Usual requests of one label set and shape have the same samples, so these are added column by column, and
+each column is looked up once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
@@ -17,9 +18,12 @@ from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import USUAL_STAGES, UsualEnd, UsualVerdict, judge_objectives, judge_usual
 from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._log import say
 
 _DONE = "completed"
-_NO_USAGE: Mapping[str, int] = {}
+
+
+_One: TypeAlias = tuple[UsualEnd, UsualVerdict, Moment]
 
 
 class Rules(NamedTuple):
@@ -39,55 +43,78 @@ class UsualRequest(NamedTuple):
     rules: Rules
     verdict: UsualVerdict | None = None
 
-    def fold(self, sets: LabelSets) -> None:
-        """Judge it and add its samples: the same as ``FinishedRequest`` of a request that is whole."""
-        end, span_context, time, rules, judged = self
-        labels, moment = sets.of(end.labels), Moment(span_context, time)
-        shape, verdict = end.shape, judge_usual(end, rules.threshold) if judged is None else judged
-        values: list[float] = [*verdict.stages, 1, verdict.e2e]
-        live = rules.convention and end.labels.traffic == "live"
-        if live:
-            values.append(verdict.e2e)
-        ttft = verdict.ttft
-        if ttft is not None:
-            values += (ttft, ttft) if live else (ttft,)
-        key = (shape, verdict.bottleneck, verdict.cause, live)
-        for column, value in zip(labels.group(key, _rows), values, strict=True):
-            column.add((value, moment))
-        _fold_tokens(labels, end, verdict, moment, live=live)
-        _fold_held(labels, shape, verdict, moment)
+
+def fold_usual(requests: Iterable[UsualRequest], sets: LabelSets) -> None:
+    """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
+    # By identity: requests of one server share these objects, and comparing them costs more than a further column.
+    alike: dict[tuple[int, str, int], tuple[UsualEnd, Rules, list[_One]]] = {}
+    for request in requests:
+        end, span_context, time, rules, verdict = request
+        try:
+            verdict = judge_usual(end, rules.threshold) if verdict is None else verdict
+        except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+            say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
+            continue
+        judged = (end, verdict, Moment(span_context, time))
+        alike.setdefault((id(end.labels), end.shape, id(rules)), (end, rules, []))[2].append(judged)
+    for end, rules, together in alike.values():
+        _fold_alike(sets.of(end.labels), end, rules, together)
+
+
+def _fold_alike(labels: LabelSet, one: UsualEnd, rules: Rules, judged: Sequence[_One]) -> None:
+    """Add the samples of requests with the same labels and shape; ``one`` of them has both."""
+    live = rules.convention and one.labels.traffic == "live"
+    _fold_times(labels, one.shape, judged, live=live)
+    ended: dict[tuple[str | None, str | None], list[tuple[int, Moment]]] = {}
+    for _, verdict, moment in judged:
+        ended.setdefault((verdict.bottleneck, verdict.cause), []).append((1, moment))
+    for (bottleneck, cause), samples in ended.items():
+        labels.extend(samples, semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
+    _fold_tokens(labels, judged, live=live)
+    for end, verdict, moment in judged:
+        _fold_held(labels, end.shape, verdict, moment)
         if rules.slo is not None:
-            for objective, met, stage in judge_objectives(rules.slo, shape, verdict):
+            for objective, met, stage in judge_objectives(rules.slo, end.shape, verdict):
                 labels.add((1, moment), semconv.SLO_RESULTS, objective, met, stage)
 
 
-def _rows(key: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the metric and its own attributes of each value, in the order in which :meth:`fold` lists them."""
-    shape, bottleneck, cause, live = key
-    rows: list[tuple[Any, ...]] = [(semconv.STAGE_DURATION, stage) for stage in USUAL_STAGES[shape]]
-    rows += [(semconv.REQUESTS, _DONE, None, bottleneck, cause, None), (semconv.REQUEST_DURATION, _DONE)]
+def _fold_times(labels: LabelSet, shape: str, judged: Sequence[_One], *, live: bool) -> None:
+    for place, stage in enumerate(USUAL_STAGES[shape]):
+        spent = [(verdict.stages[place], moment) for _, verdict, moment in judged]
+        labels.extend(spent, semconv.STAGE_DURATION, stage)
+    whole = [(verdict.e2e, moment) for _, verdict, moment in judged]
+    labels.extend(whole, semconv.REQUEST_DURATION, _DONE)
     if live:
-        rows.append((semconv.GEN_AI_REQUEST_DURATION, None))
+        labels.extend(whole, semconv.GEN_AI_REQUEST_DURATION, None)
     if SHAPES[shape].streams:
-        rows.append((semconv.TIME_TO_FIRST_TOKEN, _DONE))
+        first = [(verdict.ttft, moment) for _, verdict, moment in judged]
+        labels.extend(first, semconv.TIME_TO_FIRST_TOKEN, _DONE)
         if live:
-            rows.append((semconv.GEN_AI_TIME_TO_FIRST_TOKEN,))
-    return rows
+            labels.extend(first, semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
 
 
-def _fold_tokens(labels: LabelSet, end: UsualEnd, verdict: UsualVerdict, moment: Moment, *, live: bool) -> None:
-    if verdict.tpot is not None:
-        labels.add((verdict.tpot, moment), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
-        labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
-        if live:
-            labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
-    usage = end.usage or _NO_USAGE
-    # A count of 0 would add nothing but a series.
-    if read := usage.get("input_tokens"):
-        labels.add((read, moment), semconv.TOKENS, "input")
-    # The engine's own figure is what it billed; marks count what was seen of it.
-    if written := usage.get("output_tokens", verdict.tokens):
-        labels.add((written, moment), semconv.TOKENS, "output")
+def _fold_tokens(labels: LabelSet, judged: Iterable[_One], *, live: bool) -> None:
+    read: list[tuple[int, Moment]] = []
+    written: list[tuple[int, Moment]] = []
+    for end, verdict, moment in judged:
+        if verdict.tpot is not None:
+            labels.add((verdict.tpot, moment), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
+            labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
+            if live:
+                labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+        usage, tokens = end.usage, verdict.tokens
+        if usage is not None:
+            # The engine's own figure is what it billed; marks count what was seen of it.
+            tokens = usage.get("output_tokens", tokens)
+            # A count of 0 would add nothing but a series.
+            if input_tokens := usage.get("input_tokens"):
+                read.append((input_tokens, moment))
+        if tokens:
+            written.append((tokens, moment))
+    if read:
+        labels.extend(read, semconv.TOKENS, "input")
+    if written:
+        labels.extend(written, semconv.TOKENS, "output")
 
 
 def _fold_held(labels: LabelSet, shape: str, verdict: UsualVerdict, moment: Moment) -> None:

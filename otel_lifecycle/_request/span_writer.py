@@ -7,9 +7,9 @@ nobody knows before.  Conditions are written when they are given, so that a samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -29,7 +29,7 @@ from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.endings import error_type
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.lifecycle import PREEMPTED, Stage
+from otel_lifecycle._core.lifecycle import PREEMPTED, STAGE_ORDER, Stage
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.token_offsets import token_offsets
 from otel_lifecycle._core.verdict import Finished, Verdict
@@ -38,6 +38,10 @@ from otel_lifecycle._propagation import links_to_culprits
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
+from otel_lifecycle._sdk_child_spans import Child
+
+_ATTRIBUTES: Final = {stage: {semconv.STAGE: stage} for stage in (*STAGE_ORDER, PREEMPTED)}
+"""The attributes of the span of a stage, and of an interruption."""
 
 
 class LiveStage:
@@ -149,7 +153,8 @@ class SpanWriter:
             span.set_status(Status(StatusCode.ERROR))
         if not state.unmarked:
             # Nobody marks stages there: which one it was in when it ended is not known.
-            self._write_stages(state.timeline, finished.report["timestamps"], apart)
+            stages = _stage_times(state.timeline, finished.report["timestamps"], apart)
+            self._write_stages(state.timeline, stages, apart=apart)
 
     def write_usual(
         self,
@@ -166,14 +171,10 @@ class SpanWriter:
         self._add_links(interference)
         if token_times:
             self._set_token_offsets(state.timeline)
-        # Every boundary is known, by one clock, and nothing interrupted a stage.
-        context, times, offset = set_span_in_context(self.span, self.parent), state.timeline.times, self._offset
-        for stage in state.timeline.shape.stages:
-            live = self._live.pop(stage.name, None) if self._live else None
-            if live is None:
-                self._add_stage(stage.name, context, times[stage.entered], times[stage.left])
-            else:
-                live.span.end(times[stage.left] + offset)
+        # Every boundary is known, by one clock.
+        times = state.timeline.times
+        stages = [(stage, times[stage.entered], times[stage.left]) for stage in state.timeline.shape.stages]
+        self._write_stages(state.timeline, stages)
 
     def _add_links(self, interference: Interference | None) -> None:
         for link in links_to_culprits(interference):
@@ -254,27 +255,26 @@ class SpanWriter:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def _write_stages(self, timeline: Timeline, times: Mapping[str, int], apart: bool) -> None:
-        """Write one gross span a stage, its interruptions as children; none where a boundary is unknown."""
-        context = set_span_in_context(self.span, self.parent)
-        for stage, start, end in _stage_times(timeline, times, apart):
-            live = self._live.pop(stage.name, None)
+    def _write_stages(
+        self, timeline: Timeline, stages: Iterable[tuple[Stage, int, int]], *, apart: bool = False
+    ) -> None:
+        """Write one gross span for each stage, its interruptions as children."""
+        context, offset = set_span_in_context(self.span, self.parent), self._offset
+        over: list[Child] = []
+        for stage, start, end in stages:
+            live = self._live.pop(stage.name, None) if self._live else None
             if live is None and not timeline.interruptions:
-                self._add_stage(stage.name, context, start, end)
+                over.append((stage.name, _ATTRIBUTES[stage.name], start + offset, end + offset))
                 continue
             span = self._start_child(stage.name, stage.name, context, start) if live is None else live.span
             if span.is_recording() and timeline.interruptions:
                 self._write_interruptions(timeline, span, stage, apart)
-            span.end((end if live is None else max(end, live.began)) + self._offset)
-
-    def _add_stage(self, name: str, context: Context, start: int, end: int) -> None:
-        """Add the span of a stage that is over, and has no spans of its own."""
-        times = start + self._offset, end + self._offset
-        self._source.children.add(name, self.span, context, {semconv.STAGE: name}, times)
+            span.end((end if live is None else max(end, live.began)) + offset)
+        self._source.children.add(self.span, context, over)
 
     def _start_child(self, name: str, stage: str, context: Context, start: int) -> Span:
-        attributes = {semconv.STAGE: stage}
-        return self._source.tracer.start_span(name, context, attributes=attributes, start_time=start + self._offset)
+        attributes, start_time = _ATTRIBUTES[stage], start + self._offset
+        return self._source.tracer.start_span(name, context, attributes=attributes, start_time=start_time)
 
     def _write_interruptions(self, timeline: Timeline, parent: Span, stage: Stage, apart: bool) -> None:
         context = set_span_in_context(parent, self.parent)

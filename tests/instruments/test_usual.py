@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +34,11 @@ from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._instruments.packing import packed
 from otel_lifecycle._instruments.recording import FinishedRequest
-from otel_lifecycle._instruments.usual import Rules, UsualRequest
+from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
 from otel_lifecycle._request import ending
+from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 MS = 1_000_000
@@ -144,10 +147,65 @@ def test_both_ways_leave_the_same_samples(
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1), convention).fold(slow.sets)
     end = usual_end(timeline, labels, usage, alone, None if alone else held)
-    UsualRequest(end, SPAN, 1, Rules(0.45, slo, convention)).fold(fast.sets)
+    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, slo, convention))], fast.sets)
     slow.flush()
     fast.flush()
     assert fast.samples == slow.samples
+
+
+@given(
+    lives=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(SHAPES)),
+            st.lists(lengths, min_size=4, max_size=4),
+            gaps,
+            st.sampled_from([RequestLabels(), RequestLabels(model="m", provider="p", traffic="warmup")]),
+            st.sampled_from([{}, {"input_tokens": 9}, {"output_tokens": 5}]),
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+    packs=st.booleans(),
+)
+def test_requests_that_are_folded_together_leave_what_each_leaves(
+    lives: list[tuple[str, list[int], list[int], RequestLabels, dict[str, int]]], packs: bool
+) -> None:
+    """Of any shapes and labels, some of them judged and with packed tokens; those of one column are in order."""
+    slow, fast = Kept(), Kept()
+    rules, slo = Rules(0.45, Slo(ttft=0.02), True), Slo(ttft=0.02)
+    requests: list[UsualRequest] = []
+    for shape, stages, between, labels, usage in lives:
+        timeline = lived(shape, stages, between)
+        report = build_report(timeline, "completed", token_times=False, usage=usage.get("output_tokens"))
+        finished = Finished(report=report, usage=usage, labels=labels)
+        FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1)).fold(slow.sets)
+        end, verdict = usual_end(timeline, labels, usage, False, None), None
+        if packs:
+            verdict = judge_usual(end, rules.threshold) if len(requests) % 2 else None
+            end, verdict = packed(end, verdict) if end.log is not None else (end, verdict)
+        requests.append(UsualRequest(end, SPAN, 1, rules, verdict))
+    fold_usual(requests, fast.sets)
+    slow.flush()
+    fast.flush()
+    assert {key: sorted(map(listed, samples)) for key, samples in fast.samples.items()} == {
+        key: sorted(map(listed, samples)) for key, samples in slow.samples.items()
+    }
+
+
+def listed(sample: Any) -> Any:
+    """Return packed gaps as a list, and any other sample as it is."""
+    return list(sample) if isinstance(sample, (array, list)) else sample
+
+
+def test_a_request_that_cannot_be_judged_costs_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    """What is wrong with one is logged; the others have their samples."""
+    good = usual_end(lived("default", [1, 2, 3, 4], []), RequestLabels(), {}, False, None)
+    bad = good._replace(times=())
+    kept = Kept()
+    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True)) for end in (good, bad, good)], kept.sets)
+    kept.flush()
+    (counted,) = [samples for (name, _), samples in kept.samples.items() if name == semconv.REQUESTS.name]
+    assert (counted, [record.levelname for record in logged(caplog)]) == ([1, 1], ["ERROR"])
 
 
 def test_marks_of_racing_threads_are_sorted() -> None:
@@ -157,9 +215,8 @@ def test_marks_of_racing_threads_are_sorted() -> None:
     finished = Finished(report=build_report(timeline, "completed", token_times=False))
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished), Moment(SPAN, 1)).fold(slow.sets)
-    UsualRequest(usual_end(timeline, RequestLabels(), {}, False, None), SPAN, 1, Rules(0.45, None, True)).fold(
-        fast.sets
-    )
+    end = usual_end(timeline, RequestLabels(), {}, False, None)
+    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True))], fast.sets)
     slow.flush()
     fast.flush()
     assert (fast.samples, usual_gaps(timeline.tokens[0])) == (slow.samples, [10, 10, 10])

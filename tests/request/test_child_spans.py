@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from otel_lifecycle import _sdk_child_spans
 from otel_lifecycle._configuration.fork_safe_providers import ForkSafeTracerProvider
-from otel_lifecycle._sdk_child_spans import ChildSpans
+from otel_lifecycle._sdk_child_spans import Child, ChildSpans
 from otel_lifecycle._sdk_traces import PARTS
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.instruments.renamed import Renaming
@@ -92,8 +92,8 @@ class Made:
         self.kept.spans.clear()
         self.started = 0
         for name in ("queue", "decode"):
-            for times in TIMES:
-                children.add(name, parent, context, {"stage": name, "kind": "a long text"}, times)
+            attributes = {"stage": name, "kind": "a long text"}
+            children.add(parent, context, [(name, attributes, start, end) for start, end in TIMES])
         return self.started, [self._told(span, parent) for span in self.kept.spans]
 
     def _told(self, span: ReadableSpan, parent: Span) -> dict[str, Any]:
@@ -114,9 +114,10 @@ class Started:
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
 
-    def add(self, name: str, parent: Span, context: Context, attributes: Any, times: tuple[int, int]) -> None:
+    def add(self, parent: Span, context: Context, children: Iterable[Child]) -> None:
         """Start it and end it."""
-        self.tracer.start_span(name, context, attributes=attributes, start_time=times[0]).end(times[1])
+        for name, attributes, start, end in children:
+            self.tracer.start_span(name, context, attributes=attributes, start_time=start).end(end)
 
 
 @pytest.fixture
