@@ -9,7 +9,7 @@ from tests.support.telemetry import Telemetry
 
 def test_a_stage_does_not_end_before_it_began(telemetry: Telemetry) -> None:
     """The span of a block spent in a stage has no negative length."""
-    with telemetry.request(arrived_at_ns=time.time_ns() + 10 * 10**6) as request:
+    with telemetry.request(arrived_at_ns=time.time_ns() + 10 * 10**9) as request:
         with request.stage("queue"):
             pass
         request.cancel()
