@@ -197,8 +197,11 @@ def listed(sample: Any) -> Any:
     return list(sample) if isinstance(sample, (array, list)) else sample
 
 
-def test_a_request_that_cannot_be_judged_costs_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_cannot_be_judged_costs_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """What is wrong with one is logged; the others have their samples."""
+    monkeypatch.setattr("otel_lifecycle._log._last_said", {})
     good = usual_end(lived("default", [1, 2, 3, 4], []), RequestLabels(), {}, False, None)
     bad = good._replace(times=())
     kept = Kept()
