@@ -38,7 +38,6 @@ from otel_lifecycle._instruments.packing import packed
 from otel_lifecycle._instruments.recording import FinishedRequest
 from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
 from otel_lifecycle._request import ending
-from tests.support.logs import logged
 from tests.support.telemetry import Telemetry
 
 MS = 1_000_000
@@ -208,7 +207,7 @@ def test_a_request_that_cannot_be_judged_costs_no_other_one(
     fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True)) for end in (good, bad, good)], kept.sets)
     kept.flush()
     (counted,) = [samples for (name, _), samples in kept.samples.items() if name == semconv.REQUESTS.name]
-    assert (counted, [record.levelname for record in logged(caplog)]) == ([1, 1], ["ERROR"])
+    assert (counted, [record.levelname for record in caplog.records]) == ([1, 1], ["ERROR"])
 
 
 def test_marks_of_racing_threads_are_sorted() -> None:
