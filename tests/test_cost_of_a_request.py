@@ -88,19 +88,18 @@ def test_an_unsampled_request_with_its_metrics(
 def test_the_end_of_a_long_unsampled_request_is_that_of_a_short_one(
     make_telemetry: Callable[..., Telemetry],
 ) -> None:
-    """Nothing is computed of its tokens when it ends.  Many are packed in one step, however many they are."""
+    """Nothing is computed of its tokens when it ends: a thousand of them cost the serving thread nothing."""
     telemetry = make_telemetry(sampler=ALWAYS_OFF)
     runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
     counted = []
-    for tokens in (2, 2, 1000, 4000):
+    for tokens in (2, 2, 1000):
         request = telemetry.request()
         request.admit()
         request.input_ready()
         for _ in range(tokens):
             request.token()
         counted.append(bytecodes(request.complete))
-    assert counted[3] == counted[2]
-    assert counted[2] <= counted[1] + 100
+    assert counted[2] == counted[1]
 
 
 def test_an_unsampled_request_that_waits_for_a_collection_holds_little(

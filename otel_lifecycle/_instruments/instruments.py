@@ -26,7 +26,6 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
-from otel_lifecycle._instruments import packing
 from otel_lifecycle._instruments.buffer import SORTED, FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
@@ -91,8 +90,9 @@ class Instruments:
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""
         gaps = len(end.log or ())
-        if gaps > packing.ABOVE:
-            end, verdict = packing.packed(end, verdict)
+        if gaps and verdict is not None:
+            # Its tokens are freed now, with their request: later they would have left the processor's cache.
+            end = end._replace(log=None, gaps=None)
         value = UsualRequest(end, span, time_ns(), rules, verdict)
         self._buffer.put(value, gaps if verdict is None else self._of_sorted(gaps))
 

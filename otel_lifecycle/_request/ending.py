@@ -12,7 +12,7 @@ next call or sweep: each of its steps is done once, and the span ends whatever b
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from time import perf_counter_ns
 from typing import Any, Final
@@ -209,7 +209,7 @@ class RequestEnding:
         if not unseen or (seat is not None and not alone):
             gaps = usual_gaps(log)
             # Now: the log forgets what others did.
-            held = self._interference(usual_report(timeline), gaps)
+            held = self._interference(usual_report(timeline), gaps.gaps)
         times, usage = tuple(timeline.times.values()), self._conditions.usage or None
         end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
         self._reported = "completed"
@@ -263,7 +263,7 @@ class RequestEnding:
             interference=self._interference(report, gaps if state.checker.amounts is None else []),
         )
 
-    def _interference(self, report: Report, gaps: list[int]) -> Interference | None:
+    def _interference(self, report: Report, gaps: Sequence[int]) -> Interference | None:
         """Return what the other requests of the engine did to it; without culprits where no span shows them."""
         recorded = self._writer.span.is_recording()
         if self.seat is None or (self.assessor is None and not recorded):

@@ -6,6 +6,8 @@ the lock of another request, and what it asks of the log takes no lock of the se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
@@ -64,7 +66,7 @@ class EngineSeat:
         """Return whether no other request of the engine was there from its arrival to its end."""
         return self._log.alone(self._slot)
 
-    def interference(self, report: Report, timeline: Timeline, gaps: list[int], *, full: bool) -> Interference:
+    def interference(self, report: Report, timeline: Timeline, gaps: Sequence[int], *, full: bool) -> Interference:
         """Return what the others did; ``full``: with what only a span shows.  ``gaps``: of its tokens, sorted."""
         return self._log.interference(self._slot, report, find_stalls(timeline, gaps), full=full)
 

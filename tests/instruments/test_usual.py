@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,6 @@ from otel_lifecycle._core.verdict import Finished, assess
 from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
-from otel_lifecycle._instruments.packing import packed
 from otel_lifecycle._instruments.recording import FinishedRequest
 from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
 from otel_lifecycle._request import ending
@@ -164,12 +162,12 @@ def test_both_ways_leave_the_same_samples(
         min_size=2,
         max_size=6,
     ),
-    packs=st.booleans(),
+    judged=st.booleans(),
 )
 def test_requests_that_are_folded_together_leave_what_each_leaves(
-    lives: list[tuple[str, list[int], list[int], RequestLabels, dict[str, int]]], packs: bool
+    lives: list[tuple[str, list[int], list[int], RequestLabels, dict[str, int]]], judged: bool
 ) -> None:
-    """Of any shapes and labels, some of them judged and with packed tokens; those of one column are in order."""
+    """Of any shapes and labels, some of them judged before, whose tokens are gone."""
     slow, fast = Kept(), Kept()
     rules, slo = Rules(0.45, Slo(ttft=0.02), True), Slo(ttft=0.02)
     requests: list[UsualRequest] = []
@@ -179,21 +177,15 @@ def test_requests_that_are_folded_together_leave_what_each_leaves(
         finished = Finished(report=report, usage=usage, labels=labels)
         FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1)).fold(slow.sets)
         end, verdict = usual_end(timeline, labels, usage, False, None), None
-        if packs:
-            verdict = judge_usual(end, rules.threshold) if len(requests) % 2 else None
-            end, verdict = packed(end, verdict) if end.log is not None else (end, verdict)
+        if judged and len(requests) % 2:
+            end, verdict = end._replace(log=None), judge_usual(end, rules.threshold)
         requests.append(UsualRequest(end, SPAN, 1, rules, verdict))
     fold_usual(requests, fast.sets)
     slow.flush()
     fast.flush()
-    assert {key: sorted(map(listed, samples)) for key, samples in fast.samples.items()} == {
-        key: sorted(map(listed, samples)) for key, samples in slow.samples.items()
+    assert {key: sorted(samples) for key, samples in fast.samples.items()} == {
+        key: sorted(samples) for key, samples in slow.samples.items()
     }
-
-
-def listed(sample: Any) -> Any:
-    """Return packed gaps as a list, and any other sample as it is."""
-    return list(sample) if isinstance(sample, (array, list)) else sample
 
 
 def test_a_request_that_cannot_be_judged_costs_no_other_one(
@@ -221,7 +213,7 @@ def test_marks_of_racing_threads_are_sorted() -> None:
     fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True))], fast.sets)
     slow.flush()
     fast.flush()
-    assert (fast.samples, usual_gaps(timeline.tokens[0])) == (slow.samples, [10, 10, 10])
+    assert (fast.samples, usual_gaps(timeline.tokens[0])) == (slow.samples, ([10, 10, 10], 30))
 
 
 @pytest.mark.parametrize("event", ["preempt", "token", "cancel"])
