@@ -42,34 +42,37 @@ class _Pattern(NamedTuple):
     """The parts that all spans of one name share."""
 
     resource: Any
-    attributes: Mapping[str, Any] | None
+    attributes: Mapping[str, Any]
     kind: Any
     status: Any
     scope: Any
 
 
+_Known: TypeAlias = "tuple[Any, Any, dict[str, _Pattern | None] | None]"
+_NONE: Final[_Known] = (None, None, None)
+
+
 class ChildSpans:
     """Ended children of a tracer's sampled spans.  ``tracer``: where they come from where no shorter way is known."""
 
-    __slots__ = ("_known", "_patterns", "_tracer")
+    __slots__ = ("_known", "_tracer")
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # The real tracer, its processors when they were looked at, and whether spans may be made in one step.
-        self._known: tuple[Any, Any, bool] = (None, None, False)
-        # None: a span of this name cannot be made from parts.
-        self._patterns: dict[str, _Pattern | None] = {}
+        # The real tracer and its processors when they were looked at; the patterns of spans by their name, None where
+        # all spans are the tracer's.  One tuple, replaced as a whole: no thread sees patterns of another tracer.
+        self._known = _NONE
 
     def add(self, parent: Span, context: Context, children: Iterable[Child]) -> None:
         """Make children of a span; ``context`` is one in which it is current."""
         of = parent.get_span_context()
-        real = self._maker() if of.trace_flags & 1 else None
+        real, _, patterns = self._look() if of.trace_flags & 1 else _NONE
         for child in children:
-            pattern = None if real is None else self._patterns.get(child[0])
-            if real is None or pattern is None:
+            pattern = None if patterns is None else patterns.get(child[0])
+            if pattern is None:
                 span = self._start_and_end(context, child)
-                if real is not None and child[0] not in self._patterns:
-                    self._patterns[child[0]] = _pattern_of(span)
+                if patterns is not None and child[0] not in patterns:
+                    patterns[child[0]] = _pattern_of(span)
                 continue
             own = SpanContext(of.trace_id, real.id_generator.generate_span_id(), False, of.trace_flags, of.trace_state)
             real.span_processor.on_end(_ended(child, own, of, pattern))
@@ -80,19 +83,17 @@ class ChildSpans:
         span.end(end)
         return span
 
-    def _maker(self) -> Any:
-        """Return the real tracer; None where somebody could tell a span made of parts from one that was started."""
+    def _look(self) -> _Known:
+        """Return the real tracer, its processors, and the patterns; none where somebody could tell the difference."""
         real: Any = self._tracer.real() if isinstance(self._tracer, Standing) else self._tracer
         try:
             processors = real.span_processor._span_processors
         except AttributeError:
-            return None
+            return _NONE
         known = self._known
         if known[0] is not real or known[1] is not processors:
-            self._patterns = {}
-            # One tuple, replaced as a whole: no thread sees the answer for other processors.
-            self._known = known = (real, processors, _may_be_made_of_parts(real, processors))
-        return real if known[2] else None
+            self._known = known = (real, processors, {} if _may_be_made_of_parts(real, processors) else None)
+        return known
 
 
 class Standing:
@@ -143,7 +144,8 @@ def _ended(child: Child, own: SpanContext, parent: SpanContext | None, pattern: 
         context=own,
         parent=parent,
         resource=pattern.resource,
-        attributes=pattern.attributes,
+        # A copy: processors of some write to it, although they should not.
+        attributes=dict(pattern.attributes),
         kind=pattern.kind,
         status=pattern.status,
         start_time=child[2],
