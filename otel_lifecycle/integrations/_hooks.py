@@ -27,7 +27,9 @@ def observe(hook: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     try:
         return hook(*arguments, **named)
     except Exception as error:  # noqa: BLE001  # guards the engine
-        say(f"drop-in.{hook.__qualname__}", f"{hook.__qualname__} failed: {type(error).__name__}: {error}")
+        # A feed of frames is an object that is called, and has no name of its own.
+        name = getattr(hook, "__qualname__", type(hook).__qualname__)
+        say(f"drop-in.{name}", f"{name} failed: {type(error).__name__}: {error}")
         return None
 
 

@@ -34,7 +34,7 @@ def install(folder: Path) -> None:
             took = time.thread_time_ns() - started
             spent[0] += took
             spent[1] += 1
-            hooked = names.setdefault(hook.__qualname__, [0, 0])
+            hooked = names.setdefault(getattr(hook, "__qualname__", type(hook).__qualname__), [0, 0])
             hooked[0] += took
             hooked[1] += 1
 

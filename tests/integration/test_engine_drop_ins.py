@@ -168,6 +168,18 @@ def test_observe_returns_the_hooks_result() -> None:
     assert observe(lambda number: number + 1, 1) == 2
 
 
+def test_a_hook_without_a_name_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """An object that is called, such as a feed of frames, is named by its class, and raises nothing either."""
+
+    class Feed:
+        def __call__(self, _frame: object) -> None:
+            raise RuntimeError("feed")
+
+    assert observe(Feed(), {}) is None
+    (record,) = [record for record in caplog.records if "feed" in record.getMessage()]
+    assert "Feed failed: RuntimeError: feed" in record.getMessage()
+
+
 def opened(telemetry: Telemetry, members: int) -> EngineRequests:
     """Return the requests of an engine with one group of so many choices, whose keys are 0, 1 and on."""
     requests = EngineRequests(telemetry.tracer_provider)
