@@ -6,12 +6,26 @@ histogram at once.  The newest entry stays, so that no gap between two folds is 
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 
+FOLD_SLICE: Final = 4096
+"""Entries that a fold on a serving thread takes at most; a longer one would be felt."""
 
-def fold_logs(timeline: Timeline, above: int, most: int) -> list[int]:
-    """Fold the logs that have grown longer than ``above``, by up to ``most`` entries; return their gaps."""
+FOLD_ABOVE: Final = 16_384
+"""Token times a request holds before a sweep folds them."""
+
+
+def fold_logs(timeline: Timeline, thorough: bool) -> list[int]:
+    """Fold the logs that have grown long; return their gaps.
+
+    A collection is ``thorough``.  On a serving thread a fold waits for four times the length and is a slice: long
+    streams are folded by collections, and stay bounded where there are none.
+    """
+    above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
     gaps: list[int] = []
     for logs, remote in ((timeline.tokens, False), (timeline.remote_tokens, True)):
         # The choices of a request share one limit; a limit each would let n of them hold n times as much.

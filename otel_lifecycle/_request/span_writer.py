@@ -38,7 +38,6 @@ from otel_lifecycle._propagation import links_to_culprits
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
-from otel_lifecycle._sdk_child_spans import Child
 
 _ATTRIBUTES: Final = {stage: {semconv.STAGE: stage} for stage in (*STAGE_ORDER, PREEMPTED)}
 """The attributes of the span of a stage, and of an interruption."""
@@ -260,7 +259,7 @@ class SpanWriter:
     ) -> None:
         """Write one gross span for each stage, its interruptions as children."""
         context, offset = set_span_in_context(self.span, self.parent), self._offset
-        over: list[Child] = []
+        over: list[tuple[str, Mapping[str, str], int, int]] = []
         for stage, start, end in stages:
             live = self._live.pop(stage.name, None) if self._live else None
             if live is None and not timeline.interruptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Tracer, TracerProvider
@@ -17,8 +17,10 @@ from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
 from otel_lifecycle._runtime import runtime
-from otel_lifecycle._sdk_child_spans import ChildSpans
 from otel_lifecycle._version import __version__
+
+if TYPE_CHECKING:
+    from otel_lifecycle._sdk_child_spans import ChildSpans
 
 # Backends index span names, and clients choose the model.
 MAX_MODELS: Final = 32
@@ -35,11 +37,11 @@ class TracerSource:
     __slots__ = (
         "__weakref__",
         "_belongs",
+        "_children",
         "_models",
         "_names",
         "_operations",
         "_phases",
-        "children",
         "provider",
         "tracer",
     )
@@ -47,7 +49,7 @@ class TracerSource:
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = _weak(provider)
         self.tracer: Tracer = provider.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
-        self.children = ChildSpans(self.tracer)
+        self._children: ChildSpans | None = None
         self._models = Bounded(MAX_MODELS)
         self._operations = Bounded(MAX_OPERATIONS)
         self._phases = Bounded(MAX_PHASES)
@@ -74,6 +76,16 @@ class TracerSource:
             if known is not None:
                 self._belongs = (registry, weakref.ref(known))
         return known
+
+    @property
+    def children(self) -> ChildSpans:
+        """What makes the spans of stages that are over."""
+        if self._children is None:
+            # Only now: a span has recorded, so the SDK is loaded.  A process without one never loads it.
+            from otel_lifecycle._sdk_child_spans import ChildSpans
+
+            self._children = ChildSpans(self.tracer)
+        return self._children
 
     def span_name(self, operation: str, model: str | None) -> str:
         """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""

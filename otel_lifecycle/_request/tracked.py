@@ -7,7 +7,6 @@ it passes a call to the :class:`RequestState`, afterwards to the :class:`Request
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar
@@ -34,12 +33,6 @@ from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 
 T = TypeVar("T")
-
-FOLD_SLICE: Final = 4096
-"""Entries that a fold on a serving thread takes at most; a longer one would be felt."""
-
-FOLD_ABOVE: Final = 16_384
-"""Token times a request holds before a sweep folds them."""
 
 SHUTDOWN: Final = Terminal("cancel", reason="shutdown")
 CUT_OFF: Final = Terminal("cancel")
@@ -369,14 +362,9 @@ class TrackedRequest(MarkedRequest):
             self.end_as(*provisional)
 
     def sweep(self, now: int, *, thorough: bool) -> None:
-        """Fold token logs that have grown long; record what came after the end, and its lag once it has settled.
-
-        A collection is ``thorough``.  On a serving thread a fold waits for four times the length and is a slice: long
-        streams are folded by collections, and stay bounded where there are none.
-        """
+        """Fold token logs that have grown long; record what came after the end, and its lag once it has settled."""
         if self.state.status is None:
-            above, most = (FOLD_ABOVE, sys.maxsize) if thorough else (4 * FOLD_ABOVE, FOLD_SLICE)
-            self.ending.record_gaps(self._while_open(fold_logs, self.state.timeline, above, most) or [])
+            self.ending.record_gaps(self._while_open(fold_logs, self.state.timeline, thorough) or [])
             return
         # An exception out of a signal handler may have broken its end off.
         if self.ending.interrupted:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._request.tracked import FOLD_ABOVE
+from otel_lifecycle._request.folding import FOLD_ABOVE
 from otel_lifecycle._runtime import runtime
 from tests.support.telemetry import Telemetry
 

@@ -228,7 +228,7 @@ def test_a_cancelled_request_and_outputs_after_it(telemetry: Telemetry) -> None:
 
 def test_gaps_of_a_stream_that_goes_on(telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long stream is folded at collection: its gaps go where those of the end go."""
-    monkeypatch.setattr("otel_lifecycle._request.tracked.FOLD_ABOVE", 10)
+    monkeypatch.setattr("otel_lifecycle._request.folding.FOLD_ABOVE", 10)
     request: Request = telemetry.request(unit="step")
     for _ in range(100):
         request.token()
