@@ -65,7 +65,9 @@ def told(telemetry: Telemetry, request: Any, ended_at: int) -> dict[str, Any]:
     timeline = request._tracked.state.timeline
     if not request.ended:
         request.record([{"event": "cancel", "timestamp": ended_at}])
-    attributes = dict(telemetry.spans("chat")[-1]["attributes"])
+    # By its id: a request of an example before, whose end was refused, may be ended by a sweep right after this one.
+    own = f"{request._tracked.writer.span.get_span_context().span_id:016x}"
+    (attributes,) = [dict(span["attributes"]) for span in telemetry.spans("chat") if span["span_id"] == own]
     telemetry.exporter.clear()
     # The clock of the engine may prove its own times impossible: then the end is a reading of ours.
     clocks = ("e2e", "decode_time", "share", "bottleneck", "dominant")
