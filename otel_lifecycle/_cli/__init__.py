@@ -1,10 +1,9 @@
 """The command line ``otel-lifecycle``: from traces people already have to a verdict on the workload.
 
-    analysis     the table of requests (`otel_lifecycle._table`) -> the figures of a workload, in SQL
-    diagnosis    a workload -> the next place to look
-    comparison   two workloads -> a verdict per figure
-    render       any of them -> a document of sections -> terminal, Markdown, page, JSON, CSV, JUnit
-    commands     arguments -> the steps above; the live page and the doctor are packages of their own
+    render       a result -> a document of sections -> terminal, Markdown, page, JSON, CSV, JUnit
+    commands     arguments -> the steps below -> a document that is shown
 
-Each layer takes values from the one before and returns values; only ``commands`` and ``render.output`` print.
+The steps are packages of their own: `otel_lifecycle._table` makes rows, `otel_lifecycle._analysis` makes figures, a
+diagnosis and a comparison from them; one request, the live page and the doctor stand beside these.  Only ``commands``
+and ``render.output`` print.
 """

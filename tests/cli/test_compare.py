@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.sides import Run, Side, in_turns
-from otel_lifecycle._cli.comparison.verdicts import judged, usual_effect
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.sides import Run, Side, in_turns
+from otel_lifecycle._analysis.comparison.verdicts import judged, usual_effect
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 

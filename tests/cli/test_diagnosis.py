@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from otel_lifecycle import Slo
-from otel_lifecycle._cli.analysis.document import report_of
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import gather
-from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis, diagnose
+from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis, diagnose
+from otel_lifecycle._analysis.document import report_of
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.workload import gather
 from otel_lifecycle._table.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_lifecycle import Slo, compute_request_metrics, replay_request_events, summarize_workload
-from otel_lifecycle._cli.analysis import figures
-from otel_lifecycle._cli.analysis.arrivals import in_flight
-from otel_lifecycle._cli.analysis.document import report_of
-from otel_lifecycle._cli.analysis.settings import OPEN, WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import Workload, gather
+from otel_lifecycle._analysis import figures
+from otel_lifecycle._analysis.arrivals import in_flight
+from otel_lifecycle._analysis.document import report_of
+from otel_lifecycle._analysis.settings import OPEN, WorkloadSettings
+from otel_lifecycle._analysis.workload import Workload, gather
 from otel_lifecycle._table.sources.otlp_json import span
 from otel_lifecycle._table.sources.spans import Span
 from otel_lifecycle._table.sources.tally import ReadingTally

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_lifecycle._cli.analysis.document import report_of
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import gather
-from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
+from otel_lifecycle._analysis.diagnosis.diagnosis import diagnose
+from otel_lifecycle._analysis.document import report_of
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.workload import gather
 from otel_lifecycle._table.errors import Unusable
 from otel_lifecycle._table.events.log import read_logs
 from otel_lifecycle._table.events.replayed import replayed

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.gates import gate_of, not_judged, rule
-from otel_lifecycle._cli.comparison.verdicts import judged
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.gates import gate_of, not_judged, rule
+from otel_lifecycle._analysis.comparison.verdicts import judged
 
 
 def figure(**given: Any) -> Comparison:

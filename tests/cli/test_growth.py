@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import gather
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.workload import gather
 from otel_lifecycle._table.sources.otlp_json import span
 from otel_lifecycle._table.sources.tally import ReadingTally
 from tests.cli.generator import Load, simulate, spans_of

@@ -137,9 +137,9 @@ def test_spans_of_other_libraries_are_no_alarm(cli: Callable[..., Ran], tmp_path
 
 def test_c108_the_headline_tiles_show_what_changed() -> None:
     """Before the usual figures, of which none has."""
-    from otel_lifecycle._cli.comparison.document import Result
-    from otel_lifecycle._cli.comparison.figure import Comparison
-    from otel_lifecycle._cli.comparison.sides import Side
+    from otel_lifecycle._analysis.comparison.document import Result
+    from otel_lifecycle._analysis.comparison.figure import Comparison
+    from otel_lifecycle._analysis.comparison.sides import Side
     from otel_lifecycle._cli.render.comparison import headline_figures
 
     def figure(metric: str, verdict: Any = "no evidence") -> Comparison:

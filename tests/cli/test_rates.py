@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.comparison import rates
+from otel_lifecycle._analysis.comparison.sides import Side, run_of
+from otel_lifecycle._analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.commands.report import read_workload
-from otel_lifecycle._cli.comparison import rates
-from otel_lifecycle._cli.comparison.sides import Side, run_of
 from otel_lifecycle._core.slo import WHOLE, Slo
 from tests.cli import verdicts_of_equal_runs as simulation
 from tests.cli.generator import Load, simulate, write

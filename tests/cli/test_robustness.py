@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import gather
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.workload import gather
 from otel_lifecycle._table.errors import NotATrace, Unusable
 from otel_lifecycle._table.sources.reader import Reader
 from otel_lifecycle._table.sources.seen import Seen

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otel_lifecycle._cli.comparison import blocks
-from otel_lifecycle._cli.comparison.blocks import Blocked, blocked, blocked_pairs
+from otel_lifecycle._analysis.comparison import blocks
+from otel_lifecycle._analysis.comparison.blocks import Blocked, blocked, blocked_pairs
 
 
 def series(seed: int, size: int, keep: float = 0.0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

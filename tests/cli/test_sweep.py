@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from otel_lifecycle._cli.comparison.sweep import SweepRun, with_front
+from otel_lifecycle._analysis.comparison.sweep import SweepRun, with_front
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
 

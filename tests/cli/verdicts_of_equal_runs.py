@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.comparison.sides import Run, Side, run_of
+from otel_lifecycle._analysis.comparison.verdicts import compare, usual_effect
+from otel_lifecycle._analysis.settings import WorkloadSettings
 from otel_lifecycle._cli.commands.report import read_workload
-from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
-from otel_lifecycle._cli.comparison.verdicts import compare, usual_effect
 from otel_lifecycle._core.slo import Slo
 from tests.cli.generator import START_NS, Load, Simulated, encode, line, simulate, spans_of
 

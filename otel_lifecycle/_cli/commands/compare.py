@@ -5,19 +5,19 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.stated import KEYS
+from otel_lifecycle._analysis.comparison import sweep
+from otel_lifecycle._analysis.comparison.blocks import ENOUGH_RUNS
+from otel_lifecycle._analysis.comparison.conditions import Difference, differences
+from otel_lifecycle._analysis.comparison.document import Result
+from otel_lifecycle._analysis.comparison.gates import Gate, gate_of, not_judged, rule
+from otel_lifecycle._analysis.comparison.sides import Run, Side, run_of
+from otel_lifecycle._analysis.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
+from otel_lifecycle._analysis.comparison.verdicts import compare as compared
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.stated import KEYS
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import working
 from otel_lifecycle._cli.commands.report import read_workload
-from otel_lifecycle._cli.comparison import sweep
-from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
-from otel_lifecycle._cli.comparison.conditions import Difference, differences
-from otel_lifecycle._cli.comparison.document import Result
-from otel_lifecycle._cli.comparison.gates import Gate, gate_of, not_judged, rule
-from otel_lifecycle._cli.comparison.sides import Run, Side, run_of
-from otel_lifecycle._cli.comparison.verdicts import MIN_EFFECT, ONE_RUN_EFFECT, usual_effect
-from otel_lifecycle._cli.comparison.verdicts import compare as compared
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.sweep import presented as sweep_presented
 from otel_lifecycle._cli.render.terminal import console

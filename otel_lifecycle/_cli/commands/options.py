@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from otel_lifecycle._cli.analysis.settings import OPEN
+from otel_lifecycle._analysis.settings import OPEN
 from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._table.errors import Unusable

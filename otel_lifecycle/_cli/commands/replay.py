@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import click
 
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import Workload
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.commands.report import nothing_found, show_report

@@ -6,13 +6,13 @@ from functools import partial
 
 import click
 
-from otel_lifecycle._cli.analysis.document import report_of
-from otel_lifecycle._cli.analysis.settings import CLASS_LENGTH, WorkloadSettings
-from otel_lifecycle._cli.analysis.workload import Workload, gather
+from otel_lifecycle._analysis.diagnosis.diagnosis import diagnose
+from otel_lifecycle._analysis.document import report_of
+from otel_lifecycle._analysis.settings import CLASS_LENGTH, WorkloadSettings
+from otel_lifecycle._analysis.workload import Workload, gather
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
-from otel_lifecycle._cli.diagnosis.diagnosis import diagnose
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.report import presented
 from otel_lifecycle._table.errors import OK, UNUSABLE

@@ -101,7 +101,7 @@ def _report(receiver: Receiver, saving: Saving, title: str, shape: str) -> None:
             click.echo(NOTHING_CAME)
         return
     # The analysis takes longer to import than a server may take to start; it is only needed now.
-    from otel_lifecycle._cli.analysis.settings import WorkloadSettings
+    from otel_lifecycle._analysis.settings import WorkloadSettings
     from otel_lifecycle._cli.commands.report import read_workload, show_report
 
     show_report(read_workload((str(saving.path),), WorkloadSettings(shape=shape)), (title,))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Final
 
-from otel_lifecycle._cli.comparison.blocks import ENOUGH_RUNS
-from otel_lifecycle._cli.comparison.document import Result
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.gates import Ruling
-from otel_lifecycle._cli.comparison.verdicts import ALPHA
+from otel_lifecycle._analysis.comparison.blocks import ENOUGH_RUNS
+from otel_lifecycle._analysis.comparison.document import Result
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.gates import Ruling
+from otel_lifecycle._analysis.comparison.verdicts import ALPHA
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
 from otel_lifecycle._table.text import NOTHING, number, plural, seconds, share, text
 

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 from markupsafe import Markup
 
-from otel_lifecycle._cli.comparison.document import Result
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.sides import Floats, Side
+from otel_lifecycle._analysis.comparison.document import Result
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.sides import Floats, Side
 from otel_lifecycle._draw.changes import Interval, changes
 from otel_lifecycle._draw.distributions import Curve, shares_below
 

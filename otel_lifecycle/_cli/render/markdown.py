@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import Presentation, Table
 from otel_lifecycle._table.text import printable
 

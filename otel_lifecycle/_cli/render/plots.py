@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from otel_lifecycle._cli.analysis.document import Document
-from otel_lifecycle._cli.analysis.figures import Figures, histogram
-from otel_lifecycle._cli.analysis.workload import Workload
+from otel_lifecycle._analysis.document import Document
+from otel_lifecycle._analysis.figures import Figures, histogram
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._draw import bars, distributions, overtime
 from otel_lifecycle._draw.bars import BarRow, Piece
 from otel_lifecycle._table.requests.model import STAGE_METRIC, STAGES

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.document import Document
-from otel_lifecycle._cli.analysis.workload import Workload
-from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._analysis.document import Document
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._cli.render.sections import FIGURES, JudgedCase, Presentation, Section, Table, table_of, written
 from otel_lifecycle._table.text import NOTHING, number, plural, printable, seconds, share, shorten, text
 

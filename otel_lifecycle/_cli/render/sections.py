@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     # JSON and CSV need no terminal.

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from markupsafe import Markup
 
-from otel_lifecycle._cli.comparison.sweep import SweepRun, plain, throughput_of
+from otel_lifecycle._analysis.comparison.sweep import SweepRun, plain, throughput_of
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, Table, table_of, written
 from otel_lifecycle._draw.bars import legend
 from otel_lifecycle._draw.plot import Plot

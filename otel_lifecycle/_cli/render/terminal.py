@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from otel_lifecycle._cli.diagnosis.diagnosis import Diagnosis
+from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import Presentation, Table
 from otel_lifecycle._table.text import printable
 

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_lifecycle._cli.analysis.arrivals import NO_ARRIVALS, Arrivals, arrivals
-from otel_lifecycle._cli.analysis.stated import Stated
-from otel_lifecycle._cli.analysis.workload import Workload
+from otel_lifecycle._analysis.arrivals import NO_ARRIVALS, Arrivals, arrivals
+from otel_lifecycle._analysis.stated import Stated
+from otel_lifecycle._analysis.workload import Workload
 
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_lifecycle._cli.diagnosis.case import FEW, Case, Confidence, Finding, percent
+from otel_lifecycle._analysis.diagnosis.case import FEW, Case, Confidence, Finding, percent
 from otel_lifecycle._table.text import plural, seconds
 
 STRONG, MODERATE, WEAK = 0.2, 0.1, 0.05

@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.analysis.facts import TERMINATED, make_facts
-from otel_lifecycle._cli.analysis.resources import Resources
-from otel_lifecycle._cli.analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.analysis.stated import Stated, stated
+from otel_lifecycle._analysis.facts import TERMINATED, make_facts
+from otel_lifecycle._analysis.resources import Resources
+from otel_lifecycle._analysis.settings import WorkloadSettings
+from otel_lifecycle._analysis.stated import Stated, stated
 from otel_lifecycle._table.requests.from_span import is_request
 from otel_lifecycle._table.requests.troubles import note_troubles
 from otel_lifecycle._table.row import row_of_span

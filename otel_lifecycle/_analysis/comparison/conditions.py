@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from scipy import stats
 
-from otel_lifecycle._cli.analysis.arrivals import BURSTY
-from otel_lifecycle._cli.analysis.stated import KEYS
-from otel_lifecycle._cli.comparison.sides import Floats, Side
+from otel_lifecycle._analysis.arrivals import BURSTY
+from otel_lifecycle._analysis.comparison.sides import Floats, Side
+from otel_lifecycle._analysis.stated import KEYS
 from otel_lifecycle._table.text import number, share, shorten
 
 MIX: Final = 0.1

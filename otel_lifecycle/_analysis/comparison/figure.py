@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from otel_lifecycle._cli.comparison import blocks
+from otel_lifecycle._analysis.comparison import blocks
 
 Verdict = Literal["better", "worse", "no evidence", "no samples"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.signal import detrend
 
-from otel_lifecycle._cli.comparison.sides import Floats
+from otel_lifecycle._analysis.comparison.sides import Floats
 
 # More blocks narrow the interval only a little; fewer requests per block bring the dependence back.
 BLOCKS: Final = 24

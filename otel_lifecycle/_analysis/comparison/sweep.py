@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.figures import NONE, distributions
-from otel_lifecycle._cli.analysis.workload import Workload
+from otel_lifecycle._analysis.figures import NONE, distributions
+from otel_lifecycle._analysis.workload import Workload
 
 SCHEMA_VERSION: Final = 1
 """The version of a sweep as JSON; it grows when a key is removed or gets another meaning."""

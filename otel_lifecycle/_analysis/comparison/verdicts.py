@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from otel_lifecycle._cli.comparison import blocks
-from otel_lifecycle._cli.comparison.blocks import Blocked, blocked
-from otel_lifecycle._cli.comparison.figure import Comparison, by_runs
-from otel_lifecycle._cli.comparison.rates import rates, throughputs
-from otel_lifecycle._cli.comparison.sides import Floats, Side, in_turns
+from otel_lifecycle._analysis.comparison import blocks
+from otel_lifecycle._analysis.comparison.blocks import Blocked, blocked
+from otel_lifecycle._analysis.comparison.figure import Comparison, by_runs
+from otel_lifecycle._analysis.comparison.rates import rates, throughputs
+from otel_lifecycle._analysis.comparison.sides import Floats, Side, in_turns
 
 ALPHA: Final = 0.05
 MIN_EFFECT: Final = 0.05

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from otel_lifecycle._cli.comparison import blocks
-from otel_lifecycle._cli.comparison.blocks import blocked
-from otel_lifecycle._cli.comparison.figure import Comparison, average, by_runs
-from otel_lifecycle._cli.comparison.sides import Floats, Run, Side
+from otel_lifecycle._analysis.comparison import blocks
+from otel_lifecycle._analysis.comparison.blocks import blocked
+from otel_lifecycle._analysis.comparison.figure import Comparison, average, by_runs
+from otel_lifecycle._analysis.comparison.sides import Floats, Run, Side
 
 Counted = tuple[int, int]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_lifecycle._cli.analysis.settings import OPEN, WorkloadSettings
+from otel_lifecycle._analysis.settings import OPEN, WorkloadSettings
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._table.requests.model import STAGE_METRIC
 from otel_lifecycle._table.schema import BY_ATTRIBUTE, COLUMNS, SHORT

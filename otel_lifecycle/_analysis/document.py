@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.arrivals import NO_ARRIVALS, arrivals, class_name, in_flight
-from otel_lifecycle._cli.analysis.facts import UNTOLD
-from otel_lifecycle._cli.analysis.figures import NONE, Figures, distributions
-from otel_lifecycle._cli.analysis.interference import interference
-from otel_lifecycle._cli.analysis.parts import parts
-from otel_lifecycle._cli.analysis.settings import OPEN
-from otel_lifecycle._cli.analysis.workload import Workload
+from otel_lifecycle._analysis.arrivals import NO_ARRIVALS, arrivals, class_name, in_flight
+from otel_lifecycle._analysis.facts import UNTOLD
+from otel_lifecycle._analysis.figures import NONE, Figures, distributions
+from otel_lifecycle._analysis.interference import interference
+from otel_lifecycle._analysis.parts import parts
+from otel_lifecycle._analysis.settings import OPEN
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._table.requests.model import STAGES
 from otel_lifecycle._table.schema import SHORT
 from otel_lifecycle._table.sources.tally import TROUBLE

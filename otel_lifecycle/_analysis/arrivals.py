@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.facts import SHORT_CLASS, UNKNOWN_CLASS, crowded
+from otel_lifecycle._analysis.facts import SHORT_CLASS, UNKNOWN_CLASS, crowded
 from otel_lifecycle._table.store import RequestTable
 
 BURSTY: Final = 4.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.rates import RATES, THROUGHPUTS
-from otel_lifecycle._cli.comparison.verdicts import FIGURES, STATISTICS
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.rates import RATES, THROUGHPUTS
+from otel_lifecycle._analysis.comparison.verdicts import FIGURES, STATISTICS
 from otel_lifecycle._table.errors import Unusable
 
 METRICS: Final = (

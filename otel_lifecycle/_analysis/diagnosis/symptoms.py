@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from otel_lifecycle._cli.diagnosis.case import (
+from otel_lifecycle._analysis.diagnosis.case import (
     ENDS_OFTEN,
     ENDS_RARELY,
     FEW,
@@ -29,7 +29,7 @@ from otel_lifecycle._cli.diagnosis.case import (
     turned_away,
     were,
 )
-from otel_lifecycle._cli.diagnosis.fits import Line, fitted_line
+from otel_lifecycle._analysis.diagnosis.fits import Line, fitted_line
 from otel_lifecycle._table.text import plural
 from otel_lifecycle.semconv import CACHE_USAGE, MEMORY_USED
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_lifecycle._cli.analysis.document import Document
-from otel_lifecycle._cli.analysis.workload import Workload
-from otel_lifecycle._cli.diagnosis.fits import rank_correlation
+from otel_lifecycle._analysis.diagnosis.fits import rank_correlation
+from otel_lifecycle._analysis.document import Document
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD
 from otel_lifecycle._table.text import plural
 

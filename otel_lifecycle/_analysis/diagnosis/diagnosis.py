@@ -1,7 +1,7 @@
 """From the symptom to the next place to look, with the evidence that led there and how sure it is.
 
-The rules are in :mod:`otel_lifecycle._cli.diagnosis.symptoms`.  Several places that the evidence supports alike are all
-named, and the headline says that it is mixed.
+The rules are in :mod:`otel_lifecycle._analysis.diagnosis.symptoms`.  Several places that the evidence supports alike
+are all named, and the headline says that it is mixed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from otel_lifecycle._cli.analysis.document import Document
-from otel_lifecycle._cli.analysis.workload import Workload
-from otel_lifecycle._cli.diagnosis import interference, symptoms
-from otel_lifecycle._cli.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
+from otel_lifecycle._analysis.diagnosis import interference, symptoms
+from otel_lifecycle._analysis.diagnosis.case import FEW, GRADES, LARGE_SHARE, Case, Finding
+from otel_lifecycle._analysis.document import Document
+from otel_lifecycle._analysis.workload import Workload
 from otel_lifecycle._table.requests.model import STAGES
 from otel_lifecycle._table.text import plural
 

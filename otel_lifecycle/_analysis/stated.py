@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._cli.analysis.facts import as_told
+from otel_lifecycle._analysis.facts import as_told
 from otel_lifecycle._table.schema import BY_ATTRIBUTE
 from otel_lifecycle._table.store import RequestTable, quoted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_lifecycle._cli.analysis.arrivals import NO_ARRIVALS, arrivals
-from otel_lifecycle._cli.analysis.figures import distributions
+from otel_lifecycle._analysis.arrivals import NO_ARRIVALS, arrivals
+from otel_lifecycle._analysis.figures import distributions
 from otel_lifecycle._table.requests.model import STAGES
 from otel_lifecycle._table.store import RequestTable
 from otel_lifecycle.semconv import OTHER, OUTCOMES

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from otel_lifecycle._cli.comparison import blocks, verdicts
-from otel_lifecycle._cli.comparison.conditions import Difference
-from otel_lifecycle._cli.comparison.figure import Comparison
-from otel_lifecycle._cli.comparison.gates import Ruling
-from otel_lifecycle._cli.comparison.sides import Side
+from otel_lifecycle._analysis.comparison import blocks, verdicts
+from otel_lifecycle._analysis.comparison.conditions import Difference
+from otel_lifecycle._analysis.comparison.figure import Comparison
+from otel_lifecycle._analysis.comparison.gates import Ruling
+from otel_lifecycle._analysis.comparison.sides import Side
 
 SCHEMA_VERSION: Final = 1
 """Version of the comparison's JSON; it grows when a key is removed or changes its meaning."""

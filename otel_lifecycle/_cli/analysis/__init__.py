@@ -1,1 +1,0 @@
-"""Figures of a workload, in SQL over the table of requests."""
