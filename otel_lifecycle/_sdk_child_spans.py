@@ -86,9 +86,8 @@ class ChildSpans:
     def _look(self) -> _Known:
         """Return the real tracer, its processors, and the patterns; none where somebody could tell the difference."""
         real: Any = self._tracer.real() if isinstance(self._tracer, Standing) else self._tracer
-        try:
-            processors = real.span_processor._span_processors
-        except AttributeError:
+        processors = getattr(getattr(real, "span_processor", None), "_span_processors", None)
+        if processors is None:
             return _NONE
         known = self._known
         if known[0] is not real or known[1] is not processors:

@@ -109,7 +109,7 @@ class Anchor(NamedTuple):
 
 def anchor() -> Anchor:
     """Read both clocks."""
-    return Anchor._make(runtime().clock_offset.read())
+    return Anchor(*runtime().clock_offset.read())
 
 
 def past_reading(at_ns: object, offset: int) -> int | None:

@@ -113,11 +113,7 @@ def _open(
 ) -> Request:
     here = runtime()
     opened, offset = here.clock_offset.read() if started is None else started
-    # Before another one is opened, so that dropped requests end at least as fast as new ones come.
-    if here.dropped or opened >= here.sweep_due:
-        here.housekeep()
-    if here.forked:
-        here.warn_after_fork()
+    here.before_opening(opened)
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
     if shape.name != "default":
         conditions.attributes[semconv.SHAPE] = shape.name

@@ -14,7 +14,8 @@ from otel_lifecycle._analysis.diagnosis.case import Finding
 from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._analysis.document import report_of
 from otel_lifecycle._analysis.settings import WorkloadSettings
-from otel_lifecycle._cli.render.report import parts, presented, title_of
+from otel_lifecycle._cli.render.report import presented, title_of
+from otel_lifecycle._cli.render.report_tables import parts
 from otel_lifecycle._cli.render.terminal import show_diagnosis, show_tables
 from tests.cli.generator import START_NS, Load, line, simulate, spans_of, write
 from tests.cli.running import Ran

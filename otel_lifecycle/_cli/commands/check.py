@@ -14,7 +14,7 @@ import click
 from otel_lifecycle._cli.commands import options
 from otel_lifecycle._cli.commands.progress import ReadingBar, reading
 from otel_lifecycle._cli.render.output import show
-from otel_lifecycle._cli.render.report import trouble
+from otel_lifecycle._cli.render.report_tables import trouble
 from otel_lifecycle._cli.render.sections import JudgedCase, Presentation, Section, table_of, written
 from otel_lifecycle._cli.render.terminal import console, show_tables
 from otel_lifecycle._table.errors import FOUND, OK, Unusable
