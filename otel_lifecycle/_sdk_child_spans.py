@@ -79,7 +79,8 @@ class ChildSpans:
 
     def _start_and_end(self, context: Context, child: Child) -> Span:
         name, attributes, start, end = child
-        span = self._tracer.start_span(name, context, attributes=attributes, start_time=start)
+        # A copy: a sampler gets it, which may be anybody's.
+        span = self._tracer.start_span(name, context, attributes=dict(attributes), start_time=start)
         span.end(end)
         return span
 

@@ -39,8 +39,8 @@ from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
 
-_ATTRIBUTES: Final = {stage: {semconv.STAGE: stage} for stage in (*STAGE_ORDER, PREEMPTED)}
-"""The attributes of the span of a stage, and of an interruption."""
+_ATTRIBUTES: Final = {stage: {semconv.STAGE: stage} for stage in STAGE_ORDER}
+"""The attributes of the span of each stage."""
 
 
 class LiveStage:
@@ -272,7 +272,7 @@ class SpanWriter:
         self._source.children.add(self.span, context, over)
 
     def _start_child(self, name: str, stage: str, context: Context, start: int) -> Span:
-        attributes, start_time = _ATTRIBUTES[stage], start + self._offset
+        attributes, start_time = {semconv.STAGE: stage}, start + self._offset
         return self._source.tracer.start_span(name, context, attributes=attributes, start_time=start_time)
 
     def _write_interruptions(self, timeline: Timeline, parent: Span, stage: Stage, apart: bool) -> None:
