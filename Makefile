@@ -47,9 +47,9 @@ test: $(STAMP) ## the quick suite: one process, no server, no model
 	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-process
-test-process: $(STAMP) ## the tests that start other processes, servers and browsers
+test-process: $(STAMP) ## the tests that start other processes, servers and browsers, and those that take long
 	$(BIN)/python -m pytest --timeout=$(TEST_TIMEOUT) -n $(WORKERS) --dist worksteal \
-	  -m 'process and not stack and not slow and not demo and not bench' $(ARGS)
+	  -m '(process or long) and not stack and not slow and not demo and not bench' $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## ruff, mypy (strict) and the layers

@@ -134,6 +134,7 @@ def unexported(telemetry: Telemetry) -> Telemetry:
     return telemetry
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "traced", "bounded"),
     [

@@ -111,6 +111,7 @@ def test_c82_names_from_outside_are_bounded(telemetry: Telemetry) -> None:
     assert len({span["name"] for span in telemetry.spans() if span["parent_id"] is None}) == 33
 
 
+@pytest.mark.long
 def test_c82_combinations_are_bounded(telemetry: Telemetry) -> None:
     """Names that are few each and many together: no instrument has more than about 1000 series, and all is counted."""
     for model in range(32):

@@ -107,6 +107,7 @@ def test_c38_traced_lasts_as_long_as_the_stream(
     assert caplog.records == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", [apaced, paced], ids=["async", "sync"])
 def test_c38_generator_never_iterated_opens_nothing(telemetry: Telemetry, function: Callable[[], Any]) -> None:
     """Neither a span nor a request, now or when it is collected."""

@@ -53,6 +53,7 @@ def independent(rate: float) -> Iterator[float]:
     return iter(np.cumsum(np.random.default_rng(7).exponential(1 / rate, 400)).tolist())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arrivals", "rate"), [(metronome, 1.0), (metronome, 2.0), (independent, 0.2)])
 def test_double_the_rate_is_refused_however_few_are_in_flight(
     cli: Callable[..., Ran], arrivals: Callable[[float], Iterator[float]], rate: float
@@ -74,6 +75,7 @@ def loop(clients: int, seed: int, e2e: float, think: float, spread: float) -> It
         yield replace(request, number=number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("clients", "think", "spread"),
     [

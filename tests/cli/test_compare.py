@@ -75,6 +75,7 @@ def test_a_run_against_itself_shows_nothing(runs: Path, cli: Callable[..., Ran])
     assert set(verdicts(ran).values()) == {"no evidence"}
 
 
+@pytest.mark.long
 def test_a_change_is_found_where_it_is(runs: Path, cli: Callable[..., Ran]) -> None:
     """Twice the slots shorten the wait, and not the tokens."""
     told = verdicts(cli("compare", "baseline.json", "slots.json", "--json"))
@@ -113,6 +114,7 @@ def test_different_conditions_are_refused_by_name(
     assert [line.split(":")[0].strip() for line in ran.err.splitlines()[1:-1]] == [condition]
 
 
+@pytest.mark.long
 def test_force_compares_and_warns_loudly(runs: Path, cli: Callable[..., Ran]) -> None:
     """On standard error, and in the result."""
     ran = cli("compare", "baseline.json", "longer.json", "--force", "--json")
@@ -173,6 +175,7 @@ def test_a_gate_decides_the_exit_code(
     assert cli("compare", "baseline.json", f"{candidate}.json", "--fail-on", gate).code == code
 
 
+@pytest.mark.long
 def test_a_gate_can_go_by_the_bare_estimate(runs: Path, cli: Callable[..., Ran]) -> None:
     """Noise fails it then, too; by evidence it passes, and says why."""
     change = cli("compare", "equal.json", "baseline.json", "--fail-on", "ttft.p95=+1s", "--json").json["gates"][0][
@@ -185,6 +188,7 @@ def test_a_gate_can_go_by_the_bare_estimate(runs: Path, cli: Callable[..., Ran])
     assert lenient.json["gates"][0]["reason"] == "beyond the limit, but no verdict: within noise"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("both", "gate", "reason"),
     [
@@ -212,6 +216,7 @@ def test_a_failed_gate_is_code_1_beside_one_that_cannot_be_judged(runs: Path, cl
     assert ran.err.startswith("--fail-on request_throughput=-5% cannot be judged: ")
 
 
+@pytest.mark.long
 def test_a_gate_on_what_never_happened_is_judged(runs: Path, cli: Callable[..., Ran]) -> None:
     """No failure in 400 requests of either side: 0, give or take the 1 point of which 400 tell nothing."""
     ran = cli("compare", "clean.json", "clean_too.json", "--fail-on", "failure_rate=+1pt", "--json")
@@ -231,6 +236,7 @@ def test_gates_have_units(runs: Path, cli: Callable[..., Ran]) -> None:
     assert [bool(re.fullmatch(form, told)) for form, told in zip(forms, shown, strict=True)] == [True] * 4, shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gate", "reason"),
     [
@@ -264,6 +270,7 @@ def many(folder: Path, name: str, **changes: Any) -> list[str]:
     return paths
 
 
+@pytest.mark.long
 def test_several_runs_are_compared_as_runs(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """A figure a run, by Welch's t-test; throughput has a verdict then, too."""
     before, after = many(tmp_path, "before"), many(tmp_path, "after", slots=8)

@@ -150,6 +150,7 @@ def test_without_stages_nothing_is_said_of_their_shares() -> None:
     assert [line for line in lines if "0%" in line or "requests wait" in line] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("told", "headline", "line"),
     [
@@ -201,6 +202,7 @@ def test_refusals_stand_beside_what_the_others_show() -> None:
     assert made.headline == "mixed evidence, no one cause: queueing and scheduling and decode"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reason", ["bad_input", "input_too_long", "client_disconnected"])
 def test_what_the_client_did_points_at_no_stage(reason: str) -> None:
     """The server is not searched for a fault of its callers."""
@@ -208,6 +210,7 @@ def test_what_the_client_did_points_at_no_stage(reason: str) -> None:
     assert diagnosis_of([*made_of(50, told), *made_of(250, first=50)]).findings == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "others"), [("decode", 1), ("queue", 1), ("queue", 40)])
 def test_requests_that_never_end_are_a_symptom(stage: str, others: int) -> None:
     """Wherever they stayed: they did not end there, and no rate says anything of them."""
@@ -293,6 +296,7 @@ def test_preemptions_too_brief_to_matter_are_weak_evidence() -> None:
     assert found(made) == {"preemption": "weak"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stray", "cause", "symptom", "line"),
     [

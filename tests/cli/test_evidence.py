@@ -110,6 +110,7 @@ def test_quantiles_are_exact_whatever_is_asked_at_once(monkeypatch: pytest.Monke
 TIMES = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**11)), min_size=1, max_size=40)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=8)
 @given(TIMES)
 def test_the_level_in_flight_is_that_of_a_count(times: list[tuple[int, int]]) -> None:
@@ -201,6 +202,7 @@ def without(place: int) -> Mapping[str, Any]:
     return report_of(gathered(spans[:place] + spans[place + 1 :]), [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("start", "end", "place"),
     [
@@ -260,6 +262,7 @@ def test_e2e_of_the_completed_is_told_from_that_of_all() -> None:
     assert report["groups"][0]["e2e_completed"]["count"] == 1
 
 
+@pytest.mark.long
 def test_groups_add_up_to_the_whole() -> None:
     """Every live request is in one group, by a short name or any attribute."""
     for key in ("outcome", "inference.outcome"):
@@ -301,6 +304,7 @@ def test_nothing_is_no_rate() -> None:
     assert report["window"]["start"] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "load", "name"),
     [

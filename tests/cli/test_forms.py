@@ -25,6 +25,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_json_says_the_version_of_its_schema(runs: Path, cli: Callable[..., Ran]) -> None:
     """Of each command."""
     assert cli("report", "odd.json", "--json").json["schema_version"] == 1
@@ -45,6 +46,7 @@ def test_check_as_junit_and_markdown(runs: Path, cli: Callable[..., Ran]) -> Non
     assert r"\<b\>\|\*x\*" in ran.out
 
 
+@pytest.mark.long
 def test_compare_as_junit_and_markdown(runs: Path, cli: Callable[..., Ran]) -> None:
     """A gate fails its case; a figure never does."""
     ran = cli("compare", "a.json", "b.json", "--fail-on", "tpot.p50=+5%", "--fail-on", "ttft.p50=+900000%", "--junit")
@@ -59,6 +61,7 @@ def test_compare_as_junit_and_markdown(runs: Path, cli: Callable[..., Ran]) -> N
     assert "| tpot.p50 | worse |" in out
 
 
+@pytest.mark.long
 def test_report_as_junit_and_markdown(runs: Path, cli: Callable[..., Ran]) -> None:
     """A case for each finding; strong evidence fails it."""
     findings = cli("report", "a.json", "--json").json["diagnosis"]["findings"]

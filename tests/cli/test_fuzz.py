@@ -95,6 +95,7 @@ DOCUMENT = json.loads(line(spans_of(next(simulate(Load(requests=1))), Load(reque
 PLACES = places(DOCUMENT)
 
 
+@pytest.mark.long
 @EVERY_VALUE
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
 def test_values_of_any_type_in_any_place_are_read_or_counted(tmp_path: Path, changes: list[tuple[Any, Any]]) -> None:

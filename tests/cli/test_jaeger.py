@@ -106,6 +106,7 @@ def server() -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", [f"?service=tiny-llm&{WINDOW}", f"?{WINDOW}", f"/search?service=tiny-llm&{WINDOW}"])
 def test_a_jaeger_is_a_source(server: str, cli: Callable[..., Ran], query: str) -> None:
     """With a service or with all of them; the address of its page is as good."""

@@ -83,6 +83,7 @@ def draw(command: str, cli: Callable[..., Ran], tmp_path: Path) -> str:
 EVERY = pytest.mark.parametrize("page", ["report", "compare", "view"], indirect=True)
 
 
+@pytest.mark.long
 @EVERY
 def test_a_page_needs_nothing_but_itself(page: Page) -> None:
     """It points to nothing outside, its links lead somewhere, and it runs the script of the charts alone."""
@@ -95,6 +96,7 @@ def test_a_page_needs_nothing_but_itself(page: Page) -> None:
     assert "@import" not in style
 
 
+@pytest.mark.long
 @EVERY
 def test_a_page_shows_its_plots_in_both_themes(page: Page) -> None:
     """Each plot has a label to be read aloud, and no colour but the theme's."""
@@ -120,6 +122,7 @@ def plots(cli: Callable[..., Ran], tmp_path: Path, drawn: dict[str, str]) -> str
     return drawn["plots"]
 
 
+@pytest.mark.long
 def test_plots_have_only_colours_of_the_theme(plots: str) -> None:
     """A hard colour would be invisible in one of the two."""
     text = plots
@@ -162,6 +165,7 @@ def test_a_page_says_what_must_be_known_first(cli: Callable[..., Ran], tmp_path:
     assert any(re.fullmatch(r"E2E p95, of \d+ completed", text) for text in texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("requests", "most"), [(1000, 330_000), pytest.param(3000, 1_000_000, marks=pytest.mark.slow)])
 def test_a_page_stays_small(cli: Callable[..., Ran], tmp_path: Path, requests: int, most: int) -> None:
     """Whatever the number of requests: below a megabyte."""

@@ -95,6 +95,7 @@ def test_bottlenecks_and_failure_stages_are_those_of_the_counter(run: Server, re
     assert dict(stages) == by(run, "inference.requests", "inference.failure.stage")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
@@ -116,6 +117,7 @@ def test_latencies_are_those_of_the_histogram(run: Server, report: Any, name: st
     assert told["mean"] * told["count"] == pytest.approx(total)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("marks", "gaps"),
     [

@@ -39,6 +39,7 @@ def batch(made: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", ['"\\ud83d"', '"\\udc00x"', "NaN", "-Infinity"])
 def test_c97_one_bad_value_in_json_costs_that_value_only(odd: str, cli: Callable[..., Ran], tmp_path: Path) -> None:
     """Half a character or a number that is none, in an attribute of an unrelated name."""
@@ -61,6 +62,7 @@ def test_c97_broken_utf8_costs_no_span(cli: Callable[..., Ran], tmp_path: Path) 
         assert told["outcome"] == "completed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parent", [None, "", "0" * 16, base64.b64encode(bytes(8)).decode()])
 def test_c97_every_way_to_say_no_parent_means_none(parent: str | None, cli: Callable[..., Ran], tmp_path: Path) -> None:
     """Absent, empty, zeros as hex and zeros as base64."""

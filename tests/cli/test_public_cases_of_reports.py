@@ -23,6 +23,7 @@ def batch_of(starts: list[float], seconds: float) -> bytes:
         return process.json_line()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("starts", "seconds", "mean", "peak"),
     [
@@ -42,6 +43,7 @@ def test_c105_in_flight_is_exact(
     assert output["in_flight_peak"] == peak
 
 
+@pytest.mark.long
 def test_c105_clumps_are_no_closed_loop(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """Fifty at once, again and again when all of them have gone."""
     (tmp_path / "run.json").write_bytes(batch_of([10.0 * wave for wave in range(12) for _ in range(50)], 0.5))

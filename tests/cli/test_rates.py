@@ -30,6 +30,7 @@ def test_goodput_and_timeouts_of_equal_busy_runs_are_not_told_apart(tmp_path: Pa
     assert [found & simulation.RATED for found in told] == [set()] * 5
 
 
+@pytest.mark.long
 def test_a_server_that_times_out_is_found(tmp_path: Path) -> None:
     """Half the slots, and most requests wait for too long."""
     case = simulation.Case(name="", load=Load(requests=600, rate=2.0), patience=2.0)
@@ -39,6 +40,7 @@ def test_a_server_that_times_out_is_found(tmp_path: Path) -> None:
     ) >= {"goodput", "timeout_rate"}
 
 
+@pytest.mark.long
 def test_of_a_sample_the_rate_is_that_of_all(tmp_path: Path) -> None:
     """Where a tenth of the requests are held against each other, all of them are counted."""
     made = []

@@ -62,6 +62,7 @@ def csv_log(events: list[tuple[Any, ...]]) -> str:
     return "request_id,event,timestamp\n" + "".join(f"{request},{event},{time}\n" for request, event, time in events)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "gzip", "iso", "milliseconds", "nanoseconds", "other_names"])
 def test_every_form_of_log_says_the_same(cli: Callable[..., Ran], tmp_path: Path, form: str) -> None:
     """CSV or JSON, packed or not, with numbers of any unit or ISO times."""

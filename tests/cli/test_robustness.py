@@ -64,6 +64,7 @@ def test_a_file_of_one_cut_line_is_still_a_trace(tmp_path: Path) -> None:
     assert counted(path) == (0, {"truncated": 1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", range(995, 1005))
 def test_a_line_cut_behind_a_bracket_is_cut(size: int, tmp_path: Path) -> None:
     """Wherever the cut falls."""
@@ -183,6 +184,7 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -207,6 +209,7 @@ def test_an_attribute_that_cannot_be_costs_nothing_else(
     assert report["conditions"]["measured"].keys().isdisjoint({"batch_size", "concurrency"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outcome", ["exploded", "", 5])
 def test_an_outcome_that_is_none_is_incomplete(outcome: object, cli: Callable[..., Ran], tmp_path: Path) -> None:
     """It is in the counts, and the page is drawn; so it is with a stage that has no colour."""
@@ -287,6 +290,7 @@ def test_no_place_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) -
     assert (ran.code, "odd.json:1: �[31mred" in ran.out) == (0, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
 @pytest.mark.parametrize("part", [0.005, 0.5, 0.99])
 def test_an_archive_cut_anywhere_is_cut_short(packed: Callable[[bytes], bytes], part: float, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_every_form_gives_the_spans_of_the_sdk(made: Server, form: Form, tmp_pat
     assert tally.lines() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("requests", [1, 20, 100, 1000, 3000])
 def test_a_bare_message_of_any_size_is_one(made: Server, requests: int, tmp_path: Path) -> None:
     """From 16 KiB to 2 MiB its first bytes are a length, too: 0A xx xx xx 0A."""

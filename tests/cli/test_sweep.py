@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from otel_lifecycle._analysis.comparison.sweep import SweepRun, with_front
 from tests.cli.generator import Load, write
 from tests.cli.running import Ran
@@ -31,6 +33,7 @@ def test_the_front_is_what_no_other_run_beats_in_both() -> None:
     assert [one.front for one in with_front(runs)] == [True, True, False, True, False]
 
 
+@pytest.mark.long
 def test_any_number_of_runs_are_compared(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """More slots give more throughput and less latency; the page draws it."""
     for slots in (1, 2, 4):

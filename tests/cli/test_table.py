@@ -146,6 +146,7 @@ def test_read_requests_refuses_what_is_no_trace(tmp_path: Path) -> None:
         read_requests(tmp_path / "notes.txt")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "out"), [("parquet", "-o"), ("jsonl", "-o"), ("csv", "-o"), ("jsonl", ""), ("csv", "")]
 )

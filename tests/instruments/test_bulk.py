@@ -47,6 +47,7 @@ rounds_of_durations = st.lists(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=scaled(25))
 @given(rounds=rounds)
@@ -136,6 +137,7 @@ def test_an_array_of_nanoseconds_is_as_good_as_a_list() -> None:
     ways.check()
 
 
+@pytest.mark.long
 def test_an_attribute_set_beyond_the_limit_goes_where_the_sdk_puts_it() -> None:
     """With 2000 sets filed, bulk samples of a new one merge into the overflow point where the SDK has one."""
     ways = TwoWays()

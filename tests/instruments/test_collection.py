@@ -132,6 +132,7 @@ def test_a_collection_has_every_request_that_ended_before_it(sampler: Any, trace
     assert counted(reader.get_metrics_data()) == tuple(2 * figure for figure in ALL)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("end", ["force_flush", "shutdown"])
 def test_flushing_and_shutting_down_the_meter_provider_export_everything(end: str, traced_into: TracedInto) -> None:

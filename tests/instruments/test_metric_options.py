@@ -61,6 +61,7 @@ def test_the_65th_tenant_is_other() -> None:
     assert counts == {**{f"tenant-{number}": 1 for number in range(64)}, semconv.OTHER: 6}
 
 
+@pytest.mark.long
 def test_many_tenants_cost_tenants_their_names_before_models() -> None:
     """Where tenants times models exceed the combinations of an instrument, tenants are merged and models stay."""
     telemetry = Telemetry(tenant_metrics=True)

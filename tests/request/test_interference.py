@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -180,6 +181,7 @@ def test_times_given_afterwards(make_telemetry: Make, told: tuple[list[Scheduled
     assert_fed(make_telemetry(), *told)
 
 
+@pytest.mark.long
 @quietly
 @given(told=shuffled())
 @example(told=(together[0], []))

@@ -189,6 +189,7 @@ def marked(outer: str, inner: str) -> int:
     return 1 + sizes.get(outer, 0) + sizes.get(inner, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("outer", "inner"), [("token", "cancel"), ("tokens", "cancel"), ("tokens", "token")])
 def test_every_token_is_counted_once(make_telemetry: Callable[..., Telemetry], outer: str, inner: str) -> None:
     """A token is output or wasted, never both and never lost, wherever the end comes in between."""

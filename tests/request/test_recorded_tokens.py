@@ -87,6 +87,7 @@ def servers() -> Iterator[dict[bool, Telemetry]]:
         telemetry.tracer_provider.shutdown()
 
 
+@pytest.mark.long
 @given(parts=EVENTS, cut=st.integers(1, 4), strict=st.booleans())
 def test_a_row_says_what_its_tokens_say_one_by_one(
     servers: dict[bool, Telemetry], parts: list[list[Any]], cut: int, strict: bool

@@ -200,6 +200,7 @@ def wsgi(
     return out
 
 
+@pytest.mark.long
 @every_value
 def test_wsgi(telemetry: Telemetry, kind: str) -> None:
     """The environ, the status, the headers and the parts of the body."""
@@ -239,6 +240,7 @@ class Details:
         self.method = method
 
 
+@pytest.mark.long
 @every_value
 def test_grpc(telemetry: Telemetry, kind: str) -> None:
     """The method, what the context gives, the response, and what a counter gives of it."""
