@@ -113,7 +113,7 @@ class HttpResponse:
             # After the first byte, only the last message and a departure matter, unless tokens are counted.
             self.quiet = self._counter is None and self._progress_when_told is None
             if not self._driver.client_left:
-                # Of a whole answer the first byte goes with the last one, and may not come after the end.
+                # The first byte of a whole answer goes with the last one, and may not come after the end.
                 self._driver.mark("delivered", at_ns=monotonic(ns=self._out_ns()) if last else NOW)
         if last:
             self._finished()

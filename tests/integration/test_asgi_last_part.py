@@ -101,7 +101,7 @@ def test_the_end_is_before_the_server_has_the_last_part(
 
 @pytest.mark.parametrize("parts", [WHOLE, STREAM, LAST_HAS_BYTES], ids=["whole", "stream", "last has bytes"])
 def test_delivered_lies_between_the_output_and_the_end(telemetry: Telemetry, parts: list[tuple[bytes, bool]]) -> None:
-    """Of a whole answer the first byte goes with the last one."""
+    """The first byte of a whole answer goes with the last one."""
     _, span = serve(telemetry, parts)
     attributes = span["attributes"]
     assert attributes["inference.delivered"] <= attributes["inference.e2e"]
