@@ -242,7 +242,8 @@ def test_a_server_that_cancels_at_the_deadline(telemetry: Telemetry) -> None:
     def limited(app: Any) -> Any:
         async def call(scope: Any, receive: Any, send: Any) -> None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(app(scope, receive, send), 0.1)
+                # Long after the deadline: a slow handshake is a part of this time, and not of the request's.
+                await asyncio.wait_for(app(scope, receive, send), 2)
 
         return call
 
