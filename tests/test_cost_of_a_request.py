@@ -14,6 +14,11 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.lifecycle import SHAPES
+from otel_lifecycle._core.report import build_report
+from otel_lifecycle._core.stalls import Stalls
+from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._runtime import runtime
 from tests.support.telemetry import Telemetry
 from tests.test_hot_path import blocks, bytecodes
@@ -115,3 +120,23 @@ def test_a_sampled_request_on_the_serving_thread(make_telemetry: Callable[..., T
     """Five spans with everything that they say."""
     one = serve(make_telemetry(sampler=ALWAYS_ON), "default")
     assert bytecodes(one) <= 3.32 * bare(sampled=True)
+
+
+def test_the_end_of_a_request_that_came_and_went_with_sixty_three_others() -> None:
+    """All of them begin in its wait and end near its end, so that each is compared with every other one."""
+    log = EngineLog()
+    slots = [log.open(number, "default", number * 200_000) for number in range(64)]
+    times = [(number * 200_000, *(at + number * 230_000 for at in (15_000_000, 15_050_000))) for number in range(64)]
+    rows = [(*row, row[2] + 3_400_000, 220_000_000 + row[0] // 2) for row in times]
+    for slot, row in zip(slots, rows, strict=True):
+        for state, at in zip(("preprocessing", "prefill", "decode"), row[1:], strict=False):
+            log.move(slot, state, at)
+    for slot, row in zip(slots, rows, strict=True):
+        log.end(slot, row[-1], by=row[-1])
+    names = ("arrival", "admitted", "input_ready", "first_token", "terminal")
+    report = build_report(Timeline(SHAPES["default"]), "completed")
+    report["timestamps"] = dict(zip(names, rows[40], strict=True))
+    stalls = Stalls(intervals=((rows[40][3], rows[40][3] + 50_000_000),))
+    found = log.interference(slots[40], report, stalls)
+    assert (found.complete, found.culprits) == (True, ())
+    assert bytecodes(lambda: log.interference(slots[40], report, stalls)) <= 6.2 * bare(sampled=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_lifecycle._core.crowd import ONE_IN
 from otel_lifecycle._core.lifecycle import SHAPES, TERMINAL_STATES
 from otel_lifecycle._core.overlap import Piece
 
@@ -54,7 +55,8 @@ class EngineSlot:
     when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``decoding``:
     since when it has been in decode, as ``view`` says, in one comparison; else NEVER.  ``steady``: it ran from
     ``began`` to ``stopped`` without a break and without doubt, so these three say everything about its running.
-    ``unsure``: stretches in which it may have run.
+    ``shifts``: what it changes in the crowd of those that run, and when; of a steady one these are all changes, but for
+    an end that was not entered yet.  ``unsure``: stretches in which it may have run.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class EngineSlot:
         "queued",
         "queued_from",
         "seated",
+        "shifts",
         "steady",
         "stopped",
         "unsure",
@@ -88,7 +91,8 @@ class EngineSlot:
         self.began = self.stopped = self.decoding = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
-        # Replaced, not changed: one empty value serves nearly all of them.
+        # Both are replaced, not changed: one empty value serves all that have none.
+        self.shifts: tuple[tuple[int, int], ...] = ()
         self.unsure: tuple[tuple[int, int], ...] = ()
         self.view: tuple[int, str | None, int | None] = (0, None if later else QUEUE, at)
         self._stays = _STAYS_BEFORE_QUEUE if later else _STAYS
@@ -123,6 +127,10 @@ class EngineSlot:
         elif state in TERMINAL_STATES:
             # The log learns of the end later, when the request is judged.  Until then nobody must see it run on.
             self.stopped = at
+        # None, of a state without a stage, is in no crowd.
+        shift = ONE_IN.get(stage or "", 0) - ONE_IN.get(left or "", 0)
+        if shift:
+            self.shifts += ((at, shift),)
         # The piece is there before the view counts it.
         self.view = (count, stage, at)
         if stage == DECODE:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_lifecycle._core.crowd import StageShares
 from otel_lifecycle._core.engine_slot import EngineSlot
-from otel_lifecycle._core.overlap import Shares, apportion
+from otel_lifecycle._core.overlap import apportion
 from otel_lifecycle._core.stalls import Stalls
 
 # Each becomes a span link. A wait behind many equal requests has no culprit, so the list can be short.
@@ -109,16 +110,14 @@ def _queue_cause(split: QueueSplit) -> Cause:
     return largest if 2 * parts[largest] >= split.wait else "mixed"
 
 
-def queue_split(shares: Shares[tuple[EngineSlot, str]], throughout: Mapping[str, int], wait: int) -> QueueSplit:
-    """Add up the shares, keyed by slot and stage, by stage; rounded once, to parts that add up to the wait.
-
-    ``throughout``: how many were in each stage all the time.
-    """
-    scaled = {"preprocessing": 0, "prefill": 0, "decode": 0, "idle": shares.idle * shares.scale}
-    for (_, stage), time in shares.scaled.items():
-        scaled[stage] += time
-    for stage, many in throughout.items():
-        scaled[stage] += many * shares.throughout
+def queue_split(shares: StageShares, wait: int) -> QueueSplit:
+    """Return the shares of the stages, rounded once, to parts that add up to the wait."""
+    scaled = {
+        "preprocessing": shares.preprocessing,
+        "prefill": shares.prefill,
+        "decode": shares.decode,
+        "idle": shares.idle * shares.scale,
+    }
     return QueueSplit(**apportion(scaled, shares.scale, wait))
 
 

@@ -75,10 +75,27 @@ def _undisputed(parts: Iterable[Iterable[Piece[Key]]], whole: int) -> Shares[Key
     return Shares(scaled=scaled, scale=1, throughout=0, covered=covered, idle=whole - covered)
 
 
-def undivided(whole: int, throughout: int) -> Shares[Key]:
-    """Return the shares of a window in which nothing changes: the same as :func:`divide`, for a tenth of its cost."""
-    covered = whole if throughout else 0
-    return Shares(scaled={}, scale=throughout or 1, throughout=covered, covered=covered, idle=whole - covered)
+def longest_share(pieces: Sequence[Piece[Key]], windows: Iterable[tuple[int, int]]) -> tuple[int, float]:
+    """Return how much of the windows is covered, and the largest share of a key, to a nanosecond or so.
+
+    The first is exact, as of :func:`divide`.  The second is not, for a third of its cost.
+    """
+    covered, shares = 0, dict[Key, float]()
+    for start, end in windows:
+        inside = clipped(pieces, start, end)
+        changes = sorted([(begin, 1) for begin, _, _ in inside] + [(stop, -1) for _, stop, _ in inside])
+        passed: dict[int, float] = {}
+        at, running, sofar = start, 0, 0.0
+        for time, change in changes:
+            if running and time > at:
+                covered += time - at
+                sofar += (time - at) / running
+            passed[time] = sofar
+            at = time
+            running += change
+        for begin, stop, key in inside:
+            shares[key] = shares.get(key, 0.0) + passed[stop] - passed[begin]
+    return covered, max(shares.values(), default=0.0)
 
 
 class _Stretch(Generic[Key]):

@@ -5,11 +5,12 @@ The survey looks at every slot once; what is divided afterwards are only the sta
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Final
 
-from otel_lifecycle._core.engine_slot import PREEMPTED, EngineSlot
+from otel_lifecycle._core.crowd import StageShares, divide_by_stage
+from otel_lifecycle._core.engine_slot import PREEMPTED, RUNNING, EngineSlot
 from otel_lifecycle._core.interference import (
-    CULPRIT_NS,
     Culprit,
     Interference,
     QueueSplit,
@@ -19,7 +20,7 @@ from otel_lifecycle._core.interference import (
     queue_split,
 )
 from otel_lifecycle._core.lifecycle import SHAPES, Shape
-from otel_lifecycle._core.overlap import divide, undivided, without
+from otel_lifecycle._core.overlap import divide, longest_share, without
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import Stalls
 from otel_lifecycle._core.survey import Survey, Window, Windows, survey
@@ -110,20 +111,25 @@ def _split_wait(wait: Window, seen: Survey, *, full: bool) -> tuple[QueueSplit |
     whole = wait[1] - wait[0]
     if not whole:
         return QueueSplit(), []
-    many = len(seen.stages)
-    # Where nobody came or went during the wait, the undivided form does for a tenth of the cost.
-    shares = divide(seen.beside, [wait], many) if seen.beside else undivided(whole, many)
-    split = queue_split(shares, {stage: seen.stages.count(stage) for stage in set(seen.stages)}, whole)
-    # In so short a wait no share can reach the least time of a culprit.
-    if not full or whole < CULPRIT_NS:
+    shares = divide_by_stage(seen.before, seen.changes, *wait)
+    split = queue_split(shares, whole)
+    # No request has a larger share than one that ran all along. So a crowd has no culprit, and in a short wait no share
+    # can reach the least time of one. Only where there may be one is the time divided among the requests.
+    if not full or not may_be_culprit(shares.throughout, shares.scale, whole):
         return split, []
+    return split, _queue_culprits(wait, seen, shares)
+
+
+def _queue_culprits(wait: tuple[int, int], seen: Survey, shares: StageShares) -> list[Culprit]:
+    beside = [(start, end, slot) for slot in seen.beside for start, end, stage in slot.stays() if stage in RUNNING]
     times: dict[EngineSlot, int] = {}
-    for (other, _), time in shares.scaled.items():
-        times[other] = times.get(other, 0) + time
-    # Those that ran all the wait have one share each and no stay in `beside`. Where many do, it is no culprit's.
-    if may_be_culprit(shares.throughout, shares.scale, whole):
-        times.update(dict.fromkeys(seen.throughout, shares.throughout))
-    return split, culprits(times, shares.scale, whole, "queue")
+    scale, whole = shares.scale, wait[1] - wait[0]
+    if beside:
+        found = divide(beside, [wait], len(seen.throughout))
+        times, scale = found.scaled, found.scale
+    # Those that ran all the wait have one share each.
+    times.update(dict.fromkeys(seen.throughout, shares.throughout * scale // shares.scale))
+    return culprits(times, scale, whole, "queue")
 
 
 def _split_stalls(
@@ -145,13 +151,14 @@ def _split_stalls(
         for start, end, stage in other.stays()
         if stage == "prefill" and start < last and end > first
     ]
+    whole = sum(end - start for start, end in rest)
+    beside, largest = longest_share(prefills, rest)
+    split = StallSplit(prefill=beside, preemption=stalls.time - whole, unexplained=whole - beside)
+    # Rounded up: few stalls have a culprit, and only those are divided exactly.
+    if not full or not may_be_culprit(ceil(largest) + 1, 1, beside):
+        return split, []
     shares = divide(prefills, rest)
-    split = StallSplit(
-        prefill=shares.covered,
-        preemption=stalls.time - sum(end - start for start, end in rest),
-        unexplained=shares.idle,
-    )
-    return split, culprits(shares.scaled, shares.scale, shares.covered, "stall") if full else []
+    return split, culprits(shares.scaled, shares.scale, beside, "stall")
 
 
 def _mean(total: int, window: Window) -> float | None:
