@@ -114,7 +114,8 @@ class ProviderCache(Generic[T]):
 class Runtime:
     """What this process keeps of requests, processors and providers.
 
-    ``open_requests``: every request that has not ended, and every ended one whose backend still produces tokens.
+    ``open_requests``: by their ticket, which is the next of ``tickets``, every request that has not ended, and every
+    ended one whose backend still produces tokens.
     ``dropped``: requests whose handle is gone; a finalizer appends there and does nothing else.  ``record_exceptions``:
     whether an exception leaves its message and stack on the span, or its type alone.  ``endings``: how an exception
     ends a request; ``configure(endings=)`` extends it.  ``engines``: the interval logs of the engines.  ``sweep_due``:
@@ -131,7 +132,7 @@ class Runtime:
         self.forked = False
         self.clock_offset = ClockOffset()
         # `next` on it is one operation, so two threads never get the same ticket.
-        self._tickets = itertools.count(1)
+        self.tickets = itertools.count(1)
         # Replaced after each change of the two below, so that an answer of `assessor_for` can be kept until then.
         self.registry = object()
         self._processors: list[weakref.ref[Any]] = []
@@ -195,12 +196,6 @@ class Runtime:
         return alive[0] if alive else None
 
     # Requests.
-
-    def open_request(self, request: RegisteredRequest) -> int:
-        """Register a request; return its ticket."""
-        ticket = next(self._tickets)
-        self.open_requests[ticket] = request
-        return ticket
 
     def close_request(self, ticket: int) -> RegisteredRequest | None:
         """Take a request off the register, and return it if it was there."""

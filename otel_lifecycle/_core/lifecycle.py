@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_lifecycle._core.text import is_a, shown
 from otel_lifecycle.errors import (
@@ -60,13 +60,22 @@ class Stage:
     leave: str | None
 
 
+class Step(NamedTuple):
+    """One event of a course: the key of its time in a report's ``timestamps``, and the state it leads to."""
+
+    event: str
+    key: str
+    state: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """A lifecycle: its rows, and the stages they pass through in order.
 
     ``table``: the next state, by state and event.  ``steps``: the same of the events that bound a stage or end
-    the request, with the boundary that each is.  ``operation``: what a request does unless told otherwise.
-    ``queues_first``: it queues as soon as it arrives, before its input is prepared.
+    the request, with the boundary that each is.  ``course``: the events of a request that completes, in order, and
+    after them one that never comes.  ``operation``: what a request does unless told otherwise.  ``queues_first``: it
+    queues as soon as it arrives, before its input is prepared.
     """
 
     name: str
@@ -74,6 +83,7 @@ class Shape:
     stages: tuple[Stage, ...]
     table: Mapping[str, Mapping[str, str]]
     steps: Mapping[str, Mapping[str, tuple[str, str]]]
+    course: tuple[Step, ...]
     operation: str
     queues_first: bool
 
@@ -172,9 +182,18 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...], operatio
         stages=stages,
         table=MappingProxyType(table),
         steps=MappingProxyType(steps),
+        course=_course(steps, stages),
         operation=operation,
         queues_first=stages[0].name == "queue",
     )
+
+
+def _course(steps: Mapping[str, Mapping[str, tuple[str, str]]], stages: tuple[Stage, ...]) -> tuple[Step, ...]:
+    course, state = [], NOT_ARRIVED
+    for event in ("arrive", *(stage.leave or "complete" for stage in stages)):
+        key, state = steps[state][event]
+        course.append(Step(event, key, state))
+    return (*course, Step("", "", state))
 
 
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(

@@ -184,6 +184,17 @@ class Timeline:
         self.state = self.shape.stages[0].state
         self.times["arrival"] = self._latest[0] = self._highest[0] = self.applied_at = now
 
+    def retrace(self, times: list[Time], log: Log | None) -> None:
+        """Move by the first events of the course at once, each at a reading of our clock; ``log``: of the tokens."""
+        course = self.shape.course[: len(times)]
+        self.times = {step.key: time for step, time in zip(course, times, strict=True)}
+        self.state = course[-1].state
+        self._latest[0] = self._highest[0] = self.applied_at = times[-1]
+        if log is not None:
+            self.tokens[0] = log
+        if self.ended:
+            self.ended_in = course[-2].state
+
     def advance(self, event: str, now: Time) -> bool:
         """Move by one boundary or terminal event that our clock reads now; False where :meth:`apply` has to judge it.
 

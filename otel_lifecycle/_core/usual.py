@@ -114,14 +114,14 @@ def usual_log(timeline: Timeline) -> Log | None:
     return log if len(log) > 1 else None
 
 
-def usual_report(timeline: Timeline) -> Report:
+def usual_report(shape: str, times: dict[str, int]) -> Report:
     """Return as much of the report of a usual request as its neighbours are compared by."""
     return {
         "status": "completed",
         "failure_stage": None,
-        "timestamps": timeline.times,
+        "timestamps": times,
         "token_times": None,
-        "shape": timeline.shape.name,
+        "shape": shape,
         "preempted": {},
         "output_tokens": None,
         "choices": {},

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress, islice, repeat
 from operator import is_not
-from typing import Any, Final, NamedTuple, TypedDict
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 from uuid import UUID
 
 from otel_lifecycle import semconv
@@ -224,15 +225,18 @@ MAX_TEMPLATES: Final = 512
 """Sets of a server's conditions that are remembered; a model is a name that clients choose."""
 
 
-class _Template(NamedTuple):
-    """What a set of conditions amounts to once it is read and cleaned."""
+class SharedConditions(NamedTuple):
+    """What a set of conditions amounts to once it is read and cleaned; requests share it, and nothing changes it."""
 
     labels: RequestLabels
-    attributes: dict[str, Any]
+    attributes: Mapping[str, Any]
+    # No request shares these.
+    usage: Mapping[str, int] = MappingProxyType({})
+    deadline: float | None = None
 
 
 # By the operation of a shape, and conditions as they were given.
-_templates: Final[dict[tuple[object, ...], _Template]] = {}
+_templates: Final[dict[tuple[object, ...], SharedConditions]] = {}
 
 
 class RequestConditions:
@@ -301,7 +305,16 @@ class RequestConditions:
         return self.deadline is not None if row.attribute is None else row.attribute in self.attributes
 
 
-def known_conditions(operation: str, values: Mapping[str, object]) -> RequestConditions | None:
+GivenConditions: TypeAlias = "SharedConditions | RequestConditions"
+"""What is known of a request when it arrives."""
+
+
+def own_conditions(known: GivenConditions) -> RequestConditions:
+    """Return conditions that a request may change, from those that several share."""
+    return RequestConditions(known.labels, {**known.attributes})
+
+
+def known_conditions(operation: str, values: Mapping[str, object]) -> SharedConditions | None:
     """Return conditions that were read before; None where some have to be read.  ``operation``: unless they say one.
 
     The conditions of a server are the same for all its requests: they are read and cleaned once for all of them.
@@ -309,11 +322,10 @@ def known_conditions(operation: str, values: Mapping[str, object]) -> RequestCon
     # The exact type: the methods of another one may raise, and equal values of it may read differently.
     if not _TEXT_ONLY.issuperset(map(type, values.values())):
         return None
-    known = _templates.get((operation, *values.items()))
-    return None if known is None else RequestConditions(known.labels, known.attributes.copy())
+    return _templates.get((operation, *values.items()))
 
 
-def read_conditions(operation: str, values: Mapping[str, object]) -> tuple[RequestConditions, list[InvalidValue]]:
+def read_conditions(operation: str, values: Mapping[str, object]) -> tuple[GivenConditions, list[InvalidValue]]:
     """Read what is given at arrival; return it with what is wrong with it.  ``operation``: unless they say one."""
     known = known_conditions(operation, values)
     if known is not None:
@@ -323,7 +335,10 @@ def read_conditions(operation: str, values: Mapping[str, object]) -> tuple[Reque
         return _read_shared(operation, values)
     shared = {name: value for name, value in values.items() if name not in own}
     known = known_conditions(operation, shared)
-    conditions, wrong = _read_shared(operation, shared) if known is None else (known, [])
+    if known is None:
+        conditions, wrong = _read_shared(operation, shared)
+    else:
+        conditions, wrong = own_conditions(known), []
     return conditions, wrong + conditions.take_each({name: values[name] for name in values if name in own})
 
 
@@ -334,7 +349,7 @@ def _read_shared(operation: str, values: Mapping[str, object]) -> tuple[RequestC
     # Only texts that were clean: what is kept is bounded by their length.
     if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
         key = (operation, *values.items())
-        _templates[key] = _Template(conditions.labels, conditions.attributes.copy())
+        _templates[key] = SharedConditions(conditions.labels, conditions.attributes.copy())
     return conditions, wrong
 
 

@@ -20,7 +20,7 @@ _REQUEST: Final = create_key("otel_lifecycle-request")
 
 def context_of(tracked: TrackedRequest, base: Context | None = None, span: Span | None = None) -> Context:
     """Return a context in which the request is current, and its span or one of its children."""
-    return set_value(_REQUEST, tracked.reference, set_span_in_context(span or tracked.writer.span, base))
+    return set_value(_REQUEST, tracked.reference, set_span_in_context(span or tracked.span, base))
 
 
 def is_current(tracked: TrackedRequest) -> bool:

@@ -74,13 +74,19 @@ class RequestEnding:
         "ticket",
     )
 
-    def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
+    def __init__(
+        self,
+        state: RequestState,
+        conditions: RequestConditions,
+        writer: SpanWriter,
+        assessor: Assessor | None,
+        ticket: int,
+    ) -> None:
         self._state = state
         self._conditions = conditions
         self._writer = writer
-        # Set when the request is opened.
-        self.assessor: Assessor | None
-        self.ticket: int
+        self.assessor = assessor
+        self.ticket = ticket
         self.seat: EngineSeat | None = None
         self.provisional: tuple[Terminal | None, Any] | None = None
         self.durations: Mapping[str, int] = {}
@@ -109,6 +115,14 @@ class RequestEnding:
         self.provisional = None
         # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
+
+    def retrace(self, ended_at: int, late: tuple[Log, ...], *, judged: bool, finished: bool) -> None:
+        """Take over the end of a request that completed while it was plain."""
+        self._reason = self._error_type = None
+        self._ended_at = ended_at
+        self.late = TokensAfterEnd(late)
+        self._judged, self.finished = judged, finished
+        self._reported = "completed" if judged else None
 
     # Finishing.
 
@@ -209,7 +223,7 @@ class RequestEnding:
         if not unseen or (seat is not None and not alone):
             gaps = usual_gaps(log)
             # Now: the log forgets what others did.
-            held = self._interference(usual_report(timeline), gaps.gaps)
+            held = self._interference(usual_report(timeline.shape.name, timeline.times), gaps.gaps)
         times, usage = tuple(timeline.times.values()), self._conditions.usage or None
         end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
         self._reported = "completed"

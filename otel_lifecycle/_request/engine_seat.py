@@ -18,7 +18,7 @@ from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._request.conditions import RequestConditions
+from otel_lifecycle._request.conditions import GivenConditions
 from otel_lifecycle._runtime import Neighbour, runtime
 
 
@@ -36,9 +36,9 @@ class EngineSeat:
         """Note that the request entered a state; None: at an unknown time."""
         self._log.move(self._slot, state, at)
 
-    def rename(self, conditions: RequestConditions, context: SpanContext) -> None:
+    def rename(self, conditions: GivenConditions, context: SpanContext) -> None:
         """Follow the request to another engine: a middleware learns the model after it has opened the request."""
-        self._slot.who = _neighbour(conditions, context)
+        self._slot.who = neighbour(conditions, context)
         engine = engine_of(conditions)
         if engine == self._engine:
             return
@@ -71,24 +71,14 @@ class EngineSeat:
         return self._log.interference(self._slot, report, find_stalls(timeline, gaps), full=full)
 
 
-def engine_of(conditions: RequestConditions) -> str:
+def engine_of(given: GivenConditions) -> str:
     """Return what a request competes for: its engine, else the model as given."""
-    return str(conditions.attributes.get(semconv.ENGINE) or conditions.labels.model or "")
+    return str(given.attributes.get(semconv.ENGINE) or given.labels.model or "")
 
 
-def take_seat(
-    conditions: RequestConditions, shape: Shape, arrived: int | None, context: SpanContext
-) -> EngineSeat | None:
-    """Enter a request that has arrived; None where nobody keeps a log of its engine."""
-    engine = engine_of(conditions)
-    log = runtime().engines.log(engine)
-    if log is None:
-        return None
-    return EngineSeat(engine, log, log.open(_neighbour(conditions, context), shape.name, arrived))
-
-
-def _neighbour(conditions: RequestConditions, context: SpanContext) -> Neighbour:
-    return context, conditions.attributes.get(semconv.REQUEST_ID)
+def neighbour(given: GivenConditions, context: SpanContext) -> Neighbour:
+    """Return what a request is called if it delays another one."""
+    return context, given.attributes.get(semconv.REQUEST_ID)
 
 
 def engine_is_shared(engine: str) -> None:

@@ -147,7 +147,8 @@ class Request(TokenPath):
         ``if_open``, of this and the other ends: do nothing if it has ended, instead of a duplicate_terminal violation.
         Where two sides end one request, the one that may come second says so.
         """
-        self._tracked.end(endings.COMPLETE, at_ns, if_open=if_open)
+        if at_ns is not NOW or not self._tracked.complete():
+            self._tracked.end(endings.COMPLETE, at_ns, if_open=if_open)
 
     def cancel(self, reason: str | None = None, *, at_ns: AtNs = NOW, if_open: bool = False) -> None:
         """The request was given up.  ``reason``: one of the closed list, else ``_OTHER``."""
@@ -282,7 +283,7 @@ class Request(TokenPath):
         """
         tracked = open_part(self._tracked, choice, arrived_at_ns, conditions)
         part = Request(tracked)
-        tracked.open(refer_to(part, tracked), self._tracked.assessor, arrived_at_ns)
+        tracked.open(refer_to(part, tracked), arrived_at_ns)
         return part
 
     # Notes.
@@ -333,7 +334,7 @@ class Request(TokenPath):
 
     def __repr__(self) -> str:
         tracked = self._tracked
-        trace_id = tracked.writer.span.get_span_context().trace_id
+        trace_id = tracked.span.get_span_context().trace_id
         return f"<Request {tracked.labels.operation} {tracked.state.name} trace={trace_id:032x}>"
 
 

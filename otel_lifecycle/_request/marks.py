@@ -12,35 +12,25 @@ from typing import Any, TypeVar
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._guard import guard
 from otel_lifecycle._request.clock import NOW
-from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.event_kinds import NOTES, RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, is_nothing
-from otel_lifecycle._request.one_at_a_time import OneAtATime
+from otel_lifecycle._request.plain_end import PlainEnding
 from otel_lifecycle._request.recorded_tokens import RecordedTokens
-from otel_lifecycle._request.state import RequestState
 from otel_lifecycle.errors import EventAfterTerminal, LifecycleError
 
 T = TypeVar("T")
 
 
-class MarkedRequest(OneAtATime):
+class MarkedRequest(PlainEnding):
     """Where the marks of one request go."""
 
-    __slots__ = ("ending", "state")
-
-    state: RequestState
-    ending: RequestEnding
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended, with or without a terminal event."""
-        return self.state.status is not None
+    __slots__ = ()
 
     def advance(self, event: str) -> bool:
         """Apply an event that happens now; False, and nothing has changed, where :meth:`mark` has to take it.
 
         What :meth:`_run` does, without the calls in between: a server comes past here at every boundary.
         """
-        state, applied = self.state, None
+        applied = None
         try:
             with self._lock:
                 if self._busy:
@@ -48,13 +38,15 @@ class MarkedRequest(OneAtATime):
                 try:
                     self._busy = True
                     # Only now: until here, a call that interrupts this one may end the request.
-                    applied = state.status is None and state.advance(event)
+                    applied = self._step(event) or (
+                        self._made is not None and self.state.status is None and self.state.advance(event)
+                    )
                 finally:
                     self._busy = False
                     # Not where the mark is still to come: the calls that interrupted it run after it.
                     if self._deferred and applied is not False:
                         self._run_deferred()
-            return applied
+            return bool(applied)
         except LifecycleError:
             raise
         except Exception as error:  # noqa: BLE001  # the guard decides
@@ -62,7 +54,7 @@ class MarkedRequest(OneAtATime):
             return True
         finally:
             # One of the calls that interrupted this one may have ended it.
-            if applied and state.status is not None:
+            if applied and self._made is not None and self.state.status is not None:
                 self._after_call()
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:

@@ -15,7 +15,6 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
 
 from otel_lifecycle import _propagation, semconv
-from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.lifecycle import Shape, get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
@@ -24,7 +23,7 @@ from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, arri
 from otel_lifecycle._request.conditions import (
     CONDITION_DEFAULTS,
     ConditionKeywords,
-    RequestConditions,
+    GivenConditions,
     check_role,
     given,
     known_conditions,
@@ -33,10 +32,8 @@ from otel_lifecycle._request.conditions import (
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
 from otel_lifecycle._request.no_request import NO_REQUEST
-from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
-from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.stages import CurrentStage
-from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import source_of
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import Claim, runtime, with_claim
@@ -72,7 +69,8 @@ def request(
     impossible condition is an ``invalid_value`` violation.
     """
     the_shape = get_shape(shape)
-    known, wrong = known_conditions(the_shape.operation, conditions), _NOTHING_WRONG
+    known: GivenConditions | None = known_conditions(the_shape.operation, conditions)
+    wrong = _NOTHING_WRONG
     if known is None:
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)
         check_role(conditions.get("role", "whole"))
@@ -102,7 +100,7 @@ def open_request(
 
 def _open(
     shape: Shape,
-    conditions: RequestConditions,
+    conditions: GivenConditions,
     wrong: Iterable[InvalidValue],
     arrived_at_ns: AtNs,
     previous: object,
@@ -115,40 +113,36 @@ def _open(
     opened, offset = here.clock_offset.read() if started is None else started
     here.before_opening(opened)
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
+    # A copy: a sampler may change what it is given.
+    attributes = {**conditions.attributes}
     if shape.name != "default":
-        conditions.attributes[semconv.SHAPE] = shape.name
+        attributes[semconv.SHAPE] = shape.name
     source = source_of(tracer_provider)
-    writer = SpanWriter(source, context, offset)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
     try:
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
-        start = opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset)
-        writer.start(with_claim(context, claim), conditions.labels, conditions.attributes, link, start)
+        start = offset + (opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset))
+        claiming = with_claim(context, claim)
+        span = start_request_span(source, context, claiming, conditions.labels, attributes, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
-    assessor, seen = claim.assessor, True
+    assessor, unseen = claim.assessor, False
     if assessor is not None:
         source.seen_with(assessor)
-    elif not writer.span.is_recording():
+    elif not span.is_recording():
         # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
-        assessor, seen = source.assessor(), False
+        assessor, unseen = source.assessor(), True
         if assessor is None:
             return NO_REQUEST
-    state = RequestState(shape, opened, offset, SpanEvents() if seen else UNSEEN, unmarked)
-    return _arrive(TrackedRequest(state, conditions, writer), assessor, arrived_at_ns, wrong)
-
-
-def _arrive(
-    tracked: TrackedRequest, assessor: Assessor | None, arrived_at_ns: AtNs, wrong: Iterable[InvalidValue]
-) -> Request:
-    if tracked.conditions.labels.unit is not None:
-        tracked.state.checker.count_amounts()
+    tracked = TrackedRequest(
+        shape, opened, offset, conditions, source, context, span, assessor, unseen=unseen, unmarked=unmarked
+    )
     handle = Request(tracked)
-    tracked.open(refer_to(handle, tracked), assessor, arrived_at_ns)
-    # Only now: before `open` it is not known whether the processor is strict.
+    tracked.open(refer_to(handle, tracked), arrived_at_ns)
+    # Only now: before, nobody could take it.
     for invalid in wrong:
         tracked.violate(invalid)
     return handle
@@ -157,7 +151,7 @@ def _arrive(
 def _link_to(previous: object) -> Link | None:
     if is_a(previous, Request):
         before = tracked_of(previous)  # type: ignore[arg-type]  # a handle by the line above
-        previous = None if before is None else before.writer.span.get_span_context()
+        previous = None if before is None else before.span.get_span_context()
     return _propagation.link_to(previous)
 
 
@@ -211,7 +205,7 @@ def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
         try:
             log: Any = handle._ts
             if epoch is not None:
-                reading = epoch - handle._tracked.state.offset
+                reading = epoch - handle._tracked.offset
                 if reading > now:
                     reading = None
             # A closed path, a chunk before it and a time that is none, or not past, raise TypeError.

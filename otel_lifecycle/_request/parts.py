@@ -14,19 +14,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from opentelemetry.trace import set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, set_span_in_context
 
 from otel_lifecycle import semconv
-from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.lifecycle import BOUNDARIES, Shape
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.values import MAX_CHOICES, check_choice
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
-from otel_lifecycle._request.conditions import RequestConditions, given, read_conditions
-from otel_lifecycle._request.span_events import SpanEvents
-from otel_lifecycle._request.span_writer import SpanWriter
-from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.conditions import given, read_conditions
+from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import Claim, with_claim
 from otel_lifecycle.errors import EventAfterTerminal, InvalidValue
@@ -58,26 +55,23 @@ class TrackedPart(TrackedRequest):
 
     __slots__ = ("_choice", "_feed", "_whole")
 
-    def __init__(
-        self,
-        state: RequestState,
-        conditions: RequestConditions,
-        writer: SpanWriter,
-        *,
-        whole: TrackedRequest,
-        choice: int,
-    ) -> None:
-        super().__init__(state, conditions, writer)
-        self._whole: TrackedRequest | None = whole
-        self._choice = choice
-        self._feed = WholeFeed(whole, state.timeline, choice)
+    # Set by :func:`open_part`, which made it.
+    _choice: int
+    _whole: TrackedRequest | None
+    _feed: WholeFeed
 
-    def _enter_engine(self, assessor: Assessor | None) -> None:
+    def belong(self, whole: TrackedRequest, choice: int) -> None:
+        """Be a part of a request, ``choice`` of its answers."""
+        self._whole = whole
+        self._choice = choice
+
+    def _enter_engine(self, arrived: int | None) -> None:
         # The whole has the seat in the log of the engine: it competes once.
-        self.state.feed = self._feed
+        if self._whole is not None:
+            self.state.feed = self._feed = WholeFeed(self._whole, self.state.timeline, self._choice)
 
     def _after_call(self) -> None:
-        if self.state.status is not None and self._whole is not None:
+        if self._made is not None and self.state.status is not None and self._whole is not None:
             # Taken off first: another thread may come past here, and the whole must not be kept alive by its parts.
             whole, self._whole = self._whole, None
             whole.take_part(self, self._choice, led=self._feed.led)
@@ -92,25 +86,21 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
     number = _choice_of(whole, choice)
     shape = whole.state.timeline.shape
     opened, offset = anchor()
-    state = RequestState(shape, opened, offset, SpanEvents(), unmarked=False)
     conditions, wrong = read_conditions(shape.operation, {**_inherited(whole), **given(more), "role": "part"})
-    if conditions.labels.unit is not None:
-        state.checker.count_amounts()
-    context = set_span_in_context(whole.writer.span, whole.writer.parent)
-    writer = whole.writer.beside(context, state.offset)
+    context = set_span_in_context(whole.span, whole.parent)
     attributes = {**conditions.attributes, semconv.CHOICE: number}
+    start, source = offset + arrival_of(arrived_at_ns, opened, offset), whole.source
+    span: Span = INVALID_SPAN
     try:
-        writer.start(
-            with_claim(context, Claim()),
-            conditions.labels,
-            attributes,
-            link=None,
-            start=arrival_of(arrived_at_ns, opened, offset),
-        )
+        claiming = with_claim(context, Claim())
+        span = start_request_span(source, context, claiming, conditions.labels, attributes, None, start)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)
-    part = TrackedPart(state, conditions, writer, whole=whole, choice=number)
-    whole.parts.append(part)
+    part = TrackedPart(
+        shape, opened, offset, conditions, source, context, span, whole.assessor, unseen=False, unmarked=False
+    )
+    part.belong(whole, number)
+    whole.state.parts.append(part)
     for invalid in wrong:
         whole.violate(invalid)
     return part

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
-    INVALID_SPAN,
     Link,
     NonRecordingSpan,
     Span,
@@ -58,43 +57,40 @@ class LiveStage:
         self.span.end(max(at, self.began) + offset)
 
 
+def start_request_span(
+    source: TracerSource,
+    parent: Context,
+    claiming: Context,
+    labels: RequestLabels,
+    attributes: Mapping[str, Any],
+    link: Link | None,
+    start_ns: int,
+) -> Span:
+    """Start a request span in the context ``claiming``, ``parent`` with a claim, at epoch nanoseconds."""
+    # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
+    return source.tracer.start_span(
+        source.span_name(labels.operation, labels.model),
+        claiming,
+        # An empty context, as in a server that is instrumented by nothing else, has no span.
+        kind=span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
+        attributes=attributes,
+        links=() if link is None else (link,),
+        start_time=start_ns,
+    )
+
+
 class SpanWriter:
     """The spans of one request.  ``parent`` is the context it was opened in."""
 
     __slots__ = ("_exemplar", "_live", "_offset", "_source", "parent", "span")
 
-    def __init__(self, source: TracerSource, parent: Context, offset: int) -> None:
+    def __init__(self, source: TracerSource, parent: Context, offset: int, span: Span) -> None:
         self._source = source
         self._offset = offset
         self._exemplar: Context | None = None
         self._live: dict[str, LiveStage] = {}
         self.parent = parent
-        self.span: Span = INVALID_SPAN
-
-    def start(
-        self,
-        claiming: Context,
-        labels: RequestLabels,
-        attributes: Mapping[str, Any],
-        link: Link | None,
-        start: int,
-    ) -> None:
-        """Start the request span at ``start``, a reading of the request's clock."""
-        # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
-        source, parent = self._source, self.parent
-        self.span = source.tracer.start_span(
-            source.span_name(labels.operation, labels.model),
-            claiming,
-            # An empty context, as in a server that is instrumented by nothing else, has no span.
-            kind=span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
-            attributes=attributes,
-            links=() if link is None else (link,),
-            start_time=start + self._offset,
-        )
-
-    def beside(self, parent: Context, offset: int) -> SpanWriter:
-        """Return a writer of the same tracer provider for a request below another parent."""
-        return SpanWriter(self._source, parent, offset)
+        self.span = span
 
     @property
     def provider(self) -> Any:

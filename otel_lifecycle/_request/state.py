@@ -13,7 +13,7 @@ the handle appends to while the request is in decode.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
@@ -29,13 +29,21 @@ from otel_lifecycle._request.token_path import FIRST, ONE, PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
 
 
+class OpenPart(Protocol):
+    """A part of a request, as the request sees it."""
+
+    def end(self, terminal: Terminal, at_ns: Any = NOW, *, remote: bool = False, if_open: bool = False) -> bool:
+        """End it."""
+
+
 class RequestState:
     """One open request.  ``opened``: when, a reading of its clock; ``offset`` turns one into epoch nanoseconds.
 
     ``status`` is None until it has ended; from then on nothing here changes.
 
     ``unmarked``: nobody is known to mark its boundaries, so its stage is unknown.  ``exhausted``: a stream of it has
-    run to its end.  ``passed``: how the first exception that came out of the engine would end it.
+    run to its end.  ``passed``: how the first exception that came out of the engine would end it.  ``parts``: those
+    that are open.
     """
 
     __slots__ = (
@@ -51,6 +59,8 @@ class RequestState:
         "feed",
         "offset",
         "opened",
+        "parts",
+        "parts_opened",
         "passed",
         "path",
         "status",
@@ -77,6 +87,8 @@ class RequestState:
         self.delivered: int | None = None
         self.exhausted = False
         self.passed: Terminal | None = None
+        self.parts: list[OpenPart] = []
+        self.parts_opened = 0
         # The latest time that was given, not read: a live mark before it has no time of its own.
         self._explicit_latest: int | None = None
 
@@ -124,6 +136,20 @@ class RequestState:
         self._apply("arrive", self._given_time("arrive", at_ns), given=True)
         self.arrived = self.timeline.applied_at
         self._applied("arrive", explicit=True)
+
+    def retrace(self, times: list[int], log: Log | None) -> None:
+        """Go the first part of its course at once; ``log``: the times of its tokens."""
+        timeline = self.timeline
+        timeline.retrace(times, log)
+        self.arrived = times[0]
+        for step, time in zip(timeline.shape.course, times, strict=False):
+            self.events.show_transition(step.event, time)
+        if len(times) > 1:
+            self.unmarked, self._marks_boundaries = False, True
+        if timeline.ended:
+            self.status = timeline.state
+        elif log is not None:
+            self._led_to = log
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""

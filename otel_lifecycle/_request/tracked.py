@@ -14,21 +14,13 @@ from typing import Any, Final, TypeVar
 from opentelemetry.trace import Span
 
 from otel_lifecycle import _propagation
-from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, past
-from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._core.text import is_a
-from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.conditions import RequestConditions
-from otel_lifecycle._request.ending import RequestEnding
-from otel_lifecycle._request.engine_seat import take_seat
+from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.facts import RequestFacts, read_durations
 from otel_lifecycle._request.folding import fold_logs
-from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.marks import MarkedRequest
-from otel_lifecycle._request.span_writer import SpanWriter
-from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 
@@ -40,56 +32,20 @@ ABANDONED: Final = "abandoned"
 
 
 class TrackedRequest(MarkedRequest):
-    """One request.
+    """One request.  ``parts``: those that are open."""
 
-    ``reference``: the weak reference to its handle, which contexts hold, too.  ``parts``: those that are open.
-    """
-
-    __slots__ = ("_facts", "conditions", "_parts_opened", "parts", "reference", "writer")
-
-    def __init__(self, state: RequestState, conditions: RequestConditions, writer: SpanWriter) -> None:
-        self.free()
-        self.state = state
-        self.ending = RequestEnding(state, conditions, writer)
-        self.conditions = conditions
-        self.writer = writer
-        self.parts: list[TrackedRequest] = []
-        self._parts_opened = 0
-        self.reference: HandleReference
-        self._facts: RequestFacts | None = None
-
-    def open(self, reference: HandleReference, assessor: Assessor | None, arrived_at_ns: AtNs) -> None:
-        """Let the request arrive, and register it."""
-        state, ending = self.state, self.ending
-        self.reference = state.path = reference
-        ending.assessor = assessor
-        if assessor is not None:
-            state.checker.strict = assessor.strict
-        state.arrive(arrived_at_ns)
-        self._enter_engine(assessor)
-        # Last, so that a sweep in another thread never finds it half open.
-        ending.ticket = runtime().open_request(self)
-
-    def _enter_engine(self, assessor: Assessor | None) -> None:
-        if assessor is None or assessor.interference:
-            state, context = self.state, self.writer.span.get_span_context()
-            state.feed = self.ending.seat = take_seat(self.conditions, state.timeline.shape, state.arrived, context)
+    __slots__ = ()
 
     def _after_call(self) -> None:
         # Outside of the call: ending a span calls other people's processors, which may wait for another thread of ours.
-        if self.state.status is not None and not self.ending.finished:
+        if self._made is not None and self.state.status is not None and not self.ending.finished:
             self.ending.finish()
 
     def _stay_open(self) -> None:
         # Until the lag of what comes after the end is recorded.
-        runtime().open_requests[self.ending.ticket] = self
+        runtime().open_requests[self.ticket] = self
 
     # What is known of it.
-
-    @property
-    def labels(self) -> RequestLabels:
-        """What its metrics are labelled with."""
-        return self.conditions.labels
 
     @property
     def facts(self) -> RequestFacts:
@@ -101,25 +57,9 @@ class TrackedRequest(MarkedRequest):
             self._facts = RequestFacts(self.state, self.conditions, self.writer)
         return self._facts
 
-    @property
-    def assessor(self) -> Assessor | None:
-        """The processor it belongs to."""
-        return self.ending.assessor
-
-    @property
-    def expects_more(self) -> bool:
-        """Whether it is open, or something came after its end that was not recorded yet."""
-        return self.state.status is None or bool(self.ending.late)
-
-    def active(self) -> tuple[str, int | None] | None:
-        """Return the stage an open request is in, on the wire, and its age; None once it has ended or is answered."""
-        if self.state.status is not None or self.ending.provisional is not None:
-            return None
-        return self.state.active_stage()
-
     def carrier(self) -> dict[str, str]:
         """Return the trace context of this request as headers."""
-        return _propagation.inject(self.writer.span.get_span_context(), self.writer.parent)
+        return _propagation.inject(self.span.get_span_context(), self.parent)
 
     # Blocks.
 
@@ -199,8 +139,9 @@ class TrackedRequest(MarkedRequest):
         return self._run(self._next_part) or 0
 
     def _next_part(self) -> int:
-        self._parts_opened += 1
-        return self._parts_opened - 1
+        state = self.state
+        state.parts_opened += 1
+        return state.parts_opened - 1
 
     def follow(self, event: str, at: int | None, choice: int) -> bool:
         """Move with a part, at a reading of the monotonic clock; return whether that was news."""
@@ -208,14 +149,14 @@ class TrackedRequest(MarkedRequest):
 
     def take_part(self, part: TrackedRequest, choice: int, *, led: bool) -> None:
         """Take over the tokens of a part that has ended; ``led``: its first one is here already."""
-        if part in self.parts:
-            self.parts.remove(part)
+        if part in self.state.parts:
+            self.state.parts.remove(part)
         self._while_open(self.state.timeline.absorb, part.state.timeline, choice, led)
 
     def _end_parts(self, terminal: Terminal | None) -> None:
         """End the parts that are still open: how the request ends says why, unless it went well."""
         cut_off = terminal is None or terminal.event == "complete"
-        for part in self.parts[:]:
+        for part in self.state.parts[:]:
             part.end(CUT_OFF if cut_off or terminal is None else terminal, if_open=True)
 
     # The end.
@@ -229,7 +170,7 @@ class TrackedRequest(MarkedRequest):
         quiet = if_open is True
         if quiet and self.state.status is not None:
             return False
-        if self.parts and self.state.is_legal(terminal.event):
+        if self.state.parts and self.state.is_legal(terminal.event):
             self._end_parts(terminal)
         return bool(self._run(self._end, terminal, at_ns, remote, quiet))
 
@@ -266,6 +207,8 @@ class TrackedRequest(MarkedRequest):
 
     def leave(self, error: BaseException | None) -> None:
         """End a request whose block is left by ``error`` or normally, unless it has ended."""
+        if error is None and self.complete():
+            return
         if self.state.status is not None:
             return
         if error is not None:
@@ -363,6 +306,8 @@ class TrackedRequest(MarkedRequest):
 
     def sweep(self, now: int, *, thorough: bool) -> None:
         """Fold token logs that have grown long; record what came after the end, and its lag once it has settled."""
+        if self._rests():
+            return
         if self.state.status is None:
             self.ending.record_gaps(self._while_open(fold_logs, self.state.timeline, thorough) or [])
             return

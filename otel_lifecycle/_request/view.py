@@ -78,7 +78,7 @@ class RequestView:
     @property
     def span(self) -> Span:
         """Its span; an invalid one where there is nothing to do."""
-        return INVALID_SPAN if self._tracked is None else self._tracked.writer.span
+        return INVALID_SPAN if self._tracked is None else self._tracked.span
 
     def has(self, condition: str) -> bool:
         """Return whether a condition of it is known."""

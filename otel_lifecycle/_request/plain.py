@@ -1,0 +1,280 @@
+"""A request as nearly all of them are: a list of times, in the order of its shape.
+
+How it works.  A mark that comes in its course appends a reading of the clock, and nothing else happens.  The first call
+that needs more makes the request whole: its state, ending, conditions and span writer are made from these times, and
+from then on every call goes to them.  Such calls are a mark at a given time or out of order, a condition, a block, a
+look at the report, and the end of a request that is recorded.  Both ways give the same of the same marks
+(``tests/request/test_short_ways.py``).  A request that no span shows, and that completes in its course, is never made
+whole (``plain_end.py``).
+
+Interruptions.  A call of a signal handler finds a busy request and waits (``one_at_a_time.py``).  But a handler may
+read, and that makes the request whole between two lines of ours.  So the one step that counts, the append of a time, is
+one expression with the check that the request is not whole.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span
+
+from otel_lifecycle import semconv
+from otel_lifecycle._assessor import Assessor
+from otel_lifecycle._core.engine_log import EngineLog
+from otel_lifecycle._core.engine_slot import DECODE, EngineSlot
+from otel_lifecycle._core.labels import RequestLabels
+from otel_lifecycle._core.lifecycle import Shape
+from otel_lifecycle._core.tokens import Log
+from otel_lifecycle._request.clock import NOW, AtNs
+from otel_lifecycle._request.conditions import GivenConditions, RequestConditions, own_conditions
+from otel_lifecycle._request.ending import RequestEnding
+from otel_lifecycle._request.engine_seat import EngineSeat, engine_of, neighbour
+from otel_lifecycle._request.facts import RequestFacts
+from otel_lifecycle._request.folding import FOLD_ABOVE
+from otel_lifecycle._request.handle_reference import HandleReference
+from otel_lifecycle._request.one_at_a_time import OneAtATime
+from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
+from otel_lifecycle._request.span_writer import SpanWriter
+from otel_lifecycle._request.state import RequestState
+from otel_lifecycle._request.tracers import TracerSource
+from otel_lifecycle._runtime import runtime
+
+_Whole: TypeAlias = tuple[RequestConditions, SpanWriter, RequestEnding, RequestState]
+_PARTS: Final = frozenset({"conditions", "ending", "state", "writer"})
+
+
+class PlainRequest(OneAtATime):
+    """One request.  ``opened``: when, a reading of its clock; ``offset`` turns one into epoch nanoseconds.
+
+    ``span``: its span, of ``source``, started in the context ``parent``.  ``reference``: the weak reference to its
+    handle, which contexts hold, too.  ``ticket``: its number in the runtime.  ``conditions``, ``ending``, ``state`` and
+    ``writer`` are made when they are asked for.
+    """
+
+    __slots__ = (
+        "_assessor",
+        "_course",
+        "_engine",
+        "_facts",
+        "_finished",
+        "_given",
+        "_judged",
+        "_log",
+        "_shape",
+        "_slot",
+        "source",
+        "_times",
+        "_taken",
+        "_unmarked",
+        "_unseen",
+        "_made",
+        "conditions",
+        "ending",
+        "offset",
+        "opened",
+        "parent",
+        "reference",
+        "span",
+        "state",
+        "ticket",
+        "writer",
+    )
+
+    conditions: RequestConditions
+    ending: RequestEnding
+    reference: HandleReference
+    state: RequestState
+    ticket: int
+    writer: SpanWriter
+
+    def __init__(
+        self,
+        shape: Shape,
+        opened: int,
+        offset: int,
+        given: GivenConditions,
+        source: TracerSource,
+        parent: Context,
+        span: Span,
+        assessor: Assessor | None,
+        *,
+        unseen: bool,
+        unmarked: bool,
+    ) -> None:
+        self.free()
+        self._shape = shape
+        self._course = shape.course
+        self.opened = opened
+        self.offset = offset
+        self._given = given
+        self.source = source
+        self.parent = parent
+        self.span = span
+        self._assessor = assessor
+        self._unseen = unseen
+        self._unmarked = unmarked
+        # When each event of the course came.
+        self._times: list[int] = []
+        # The times of its tokens, from the first one on; and at its end, those that came before it.
+        self._log: Log | None = None
+        self._taken: Log | None = None
+        self._engine: EngineLog | None = None
+        self._slot: EngineSlot | None = None
+        self._judged = self._finished = False
+        self._made: _Whole | None = None
+        self._facts: RequestFacts | None = None
+
+    def open(self, reference: HandleReference, arrived_at_ns: AtNs) -> None:
+        """Let the request arrive, and register it."""
+        here = runtime()
+        self.reference = reference
+        self.ticket = next(here.tickets)
+        if arrived_at_ns is NOW and self._given.labels.unit is None:
+            self._times.append(self.opened)
+            self._enter_engine(self.opened)
+        else:
+            state = self.state
+            if self._given.labels.unit is not None:
+                state.checker.count_amounts()
+            state.arrive(arrived_at_ns)
+            self._enter_engine(state.arrived)
+        # Last, so that a sweep in another thread never finds it half open.
+        here.open_requests[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
+
+    def _enter_engine(self, arrived: int | None) -> None:
+        if self._assessor is not None and not self._assessor.interference:
+            return
+        given = self._given
+        self._engine = engine = runtime().engines.log(engine_of(given))
+        if engine is not None:
+            who = neighbour(given, self.span.get_span_context())
+            self._slot = engine.open(who, self._shape.name, arrived)
+            if self._made is not None:
+                self._take_seat(self.state, self.ending)
+
+    def _step(self, event: str) -> bool:
+        """Go one step of the course; False where the request is whole, or the event another one."""
+        times, slot = self._times, self._slot
+        expected, _, state = self._course[len(times)]
+        if event != expected:
+            return False
+        now = perf_counter_ns()
+        if event == "first_token":
+            # Before: who finds it in decode finds its tokens.
+            self._log = [now]
+        if self._made is not None or times.append(now):  # type: ignore[func-returns-value]  # see the module
+            return False
+        if slot is not None and self._engine is not None:
+            self._engine.move(slot, state, now)
+        if event == "first_token":
+            path = self.reference()
+            if path is not None:
+                path.lead_to(self._log)
+        return True
+
+    # The whole request.
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the request whole; Python asks for what is not there yet."""
+            if name not in _PARTS:
+                raise AttributeError(name)
+            self._make_whole()
+            return object.__getattribute__(self, name)
+
+    def _make_whole(self) -> None:
+        with self._lock:
+            # Calls that interrupt one of ours wait for that; otherwise this is a call of its own.
+            if self._busy:
+                self._build()
+            else:
+                self._run(self._build)
+
+    def _build(self) -> None:
+        if self._made is None:
+            built = self._built()
+            # In one expression: a read that interrupted this one may have built it, and the first is kept.
+            self._made = self._made or built  # type: ignore[redundant-expr]  # see the module
+        self.conditions, self.writer, self.ending, self.state = self._made
+
+    def _built(self) -> _Whole:
+        given, assessor = self._given, self._assessor
+        conditions = given if type(given) is RequestConditions else own_conditions(given)
+        writer = SpanWriter(self.source, self.parent, self.offset, self.span)
+        events = UNSEEN if self._unseen else SpanEvents()
+        state = RequestState(self._shape, self.opened, self.offset, events, self._unmarked)
+        state.path = self.reference
+        if assessor is not None:
+            state.checker.strict = assessor.strict
+        ending = RequestEnding(state, conditions, writer, assessor, self.ticket)
+        self._retrace(state, ending)
+        self._take_seat(state, ending)
+        return conditions, writer, ending, state
+
+    def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
+        times, log, tokens = self._times, self._log, self._taken
+        if len(times) == len(self._course) - 1:
+            if log is not None and tokens is not None:
+                # What another thread has appended since came after the end.
+                del log[: len(tokens)]
+            state.retrace(times, tokens)
+            ending.retrace(times[-1], () if log is None else (log,), judged=self._judged, finished=self._finished)
+        elif times:
+            # The log may be there a line before the first token is.
+            state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)
+
+    def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
+        if self._slot is not None and self._engine is not None:
+            state.feed = ending.seat = EngineSeat(engine_of(self._given), self._engine, self._slot)
+
+    # What is known of it.
+
+    @property
+    def labels(self) -> RequestLabels:
+        """What its metrics are labelled with."""
+        return self._given.labels if self._made is None else self.conditions.labels
+
+    @property
+    def assessor(self) -> Assessor | None:
+        """The processor it belongs to."""
+        return self._assessor if self._made is None else self.ending.assessor
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, with or without a terminal event."""
+        # The last of the course never comes.
+        return len(self._times) == len(self._course) - 1 if self._made is None else self.state.status is not None
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether it is open, or something came after its end that was not recorded yet."""
+        if self._made is None:
+            return not self._finished or self._outran()
+        return self.state.status is None or bool(self.ending.late)
+
+    def active(self) -> tuple[str, int | None] | None:
+        """Return the stage an open request is in, on the wire, and its age; None once it has ended or is answered."""
+        if self._made is None:
+            # Once: another thread may append meanwhile.
+            passed = len(self._times)
+            stage = semconv.WIRE_STAGE.get(self._course[passed - 1].state)
+            if stage is None:
+                return None
+            unmarked = self._unmarked and passed == 1
+            return semconv.UNKNOWN_STAGE if unmarked else stage, perf_counter_ns() - self._times[0]
+        if self.state.status is not None or self.ending.provisional is not None:
+            return None
+        return self.state.active_stage()
+
+    def _outran(self) -> bool:
+        """Whether tokens were appended after those that the end took."""
+        return self._log is not None and self._taken is not None and len(self._log) > len(self._taken)
+
+    def _rests(self) -> bool:
+        """Whether a sweep has nothing to do: it is plain and open, or ended and done with, and its log is short."""
+        if self._made is not None or (self.ended and (not self._finished or self._outran())):
+            return False
+        return self._log is None or len(self._log) <= FOLD_ABOVE
