@@ -8,8 +8,9 @@ the same request, for a tenth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import sub
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import sub, truediv
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_lifecycle._core.interference import Interference
@@ -135,11 +136,8 @@ def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
     # The stages follow one another without a break, so the whole is their sum. It is 0 where all came at one instant.
     whole = times[-1] - times[0]
     spent = [times[place + 1] - times[place] for _, place in _PLACES[end.shape]]
-    bottleneck = None
     shares = [time / whole for time in spent] if whole else []
-    if shares:
-        largest = max(shares)
-        bottleneck = USUAL_STAGES[end.shape][shares.index(largest)] if largest >= threshold else MIXED
+    bottleneck = _bottleneck(end.shape, spent, whole, threshold) if whole else None
     tpot = per_token = None
     # The first token is the last boundary but one.
     ttft = times[-2] - times[0] if SHAPES[end.shape].streams else None
@@ -200,9 +198,50 @@ def met_objectives(slo: Slo, verdict: UsualVerdict) -> dict[str, bool]:
     return slo.judge({"ttft": verdict.ttft, "tpot": verdict.tpot, "e2e": verdict.e2e}, completed=True)
 
 
-def judge_objectives(slo: Slo, shape: str, verdict: UsualVerdict) -> Iterator[tuple[str, bool, str | None]]:
-    """Yield each objective that can be judged, whether it was met, and the stage that is to blame."""
-    results = met_objectives(slo, verdict)
-    blamed = missed_stages(results, dict(zip(USUAL_STAGES[shape], verdict.stages, strict=True)), shape)
+def judge_objectives(
+    slo: Slo, shape: str, figures: Mapping[str, float | None], stages: Mapping[str, float]
+) -> Iterator[tuple[str, bool, str | None]]:
+    """Yield each objective that can be judged, whether it was met, and the stage that is to blame.
+
+    ``figures``: ttft, tpot and e2e; ``stages``: the time of each; all in seconds.
+    """
+    results = slo.judge(figures, completed=True)
+    blamed = {} if all(results.values()) else missed_stages(results, stages, shape)
     for objective, met in results.items():
         yield objective, met, blamed.get(objective)
+
+
+class UsualTimes(NamedTuple):
+    """What follows from the boundaries of usual requests of one shape, column by column, in seconds.
+
+    ``stages``: by stage, in the order in which a tie is decided.  ``ttft``: None in a shape without tokens.
+    """
+
+    stages: Mapping[str, list[float]]
+    e2e: list[float]
+    ttft: list[float] | None
+    bottlenecks: list[str | None]
+
+
+def judge_times(shape: str, times: Sequence[tuple[int, ...]], threshold: float) -> UsualTimes:
+    """Judge usual requests of one shape by their boundaries alone, as :func:`judge_usual` does each of them."""
+    columns = list(zip(*times, strict=True))
+    first, last = columns[0], columns[-1]
+    spent = [list(map(sub, columns[place + 1], columns[place])) for _, place in _PLACES[shape]]
+    whole = list(map(sub, last, first))
+    bottlenecks = [
+        _bottleneck(shape, parts, total, threshold) if total else None
+        for total, parts in zip(whole, zip(*spent, strict=True), strict=True)
+    ]
+    ttft = _seconds(map(sub, columns[-2], first)) if SHAPES[shape].streams else None
+    stages = dict(zip(USUAL_STAGES[shape], map(_seconds, spent), strict=True))
+    return UsualTimes(stages, _seconds(whole), ttft, bottlenecks)
+
+
+def _seconds(column: Iterable[int]) -> list[float]:
+    return list(map(truediv, column, repeat(SECOND)))
+
+
+def _bottleneck(shape: str, spent: Sequence[int], whole: int, threshold: float) -> str:
+    largest = max(spent)
+    return USUAL_STAGES[shape][spent.index(largest)] if largest / whole >= threshold else MIXED

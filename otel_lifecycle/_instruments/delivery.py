@@ -18,7 +18,7 @@ from opentelemetry.metrics import Counter, Histogram, NoOpCounter, NoOpHistogram
 
 from otel_lifecycle._instruments.moment import Labels, Moment
 from otel_lifecycle._instruments.self_test import ways_agree
-from otel_lifecycle._instruments.tally import Batch, Durations, Gaps, Run, Sample, Tally
+from otel_lifecycle._instruments.tally import VALUE, Batch, Durations, Gaps, Run, Sample, Tally
 from otel_lifecycle._log import logger
 from otel_lifecycle._sdk_metrics import SdkMetrics, Stream, Streams, installed_sdk, is_sdk_instrument, real_instrument
 
@@ -78,7 +78,7 @@ class HistogramOutlet(_Outlet):
         """Take durations in seconds, oldest first; what the SDK would refuse goes to ``record``, which says so."""
         if not samples:
             return
-        values = [sample[0] for sample in samples]
+        values = list(map(VALUE, samples))
         # One sum finds a NaN or an infinity among them, at C speed.
         if min(values) >= 0 and math.isfinite(sum(values)):
             self._pour(attributes, Durations(samples))
@@ -132,13 +132,13 @@ class CounterOutlet(_Outlet):
         counter, streams = self._find()
         if counter is None:
             return
-        if any(amount < 0 for amount, _ in amounts):
+        if min(map(VALUE, amounts)) < 0:
             for amount, moment in amounts:
                 counter.add(amount, attributes, moment.context)
         elif streams is None:
             # One total gives the same sum as its parts.  Only the exemplar, chosen at random, may differ.
             shown = next((moment for _, moment in reversed(amounts) if moment.sampled), amounts[-1][1])
-            counter.add(sum(amount for amount, _ in amounts), attributes, shown.context)
+            counter.add(sum(map(VALUE, amounts)), attributes, shown.context)
         elif streams.enabled():
             _Pouring(streams, attributes).pour_amounts(amounts)
 
@@ -165,7 +165,7 @@ class _Pouring:
                 self._measure(stream, batch)
 
     def pour_amounts(self, amounts: Sequence[Amount]) -> None:
-        total = sum(amount for amount, _ in amounts)
+        total = sum(map(VALUE, amounts))
         for stream in self._streams:
             if stream.kind == "sum":
                 self._aggregate(stream, [(total, self._shown(amounts), True)])
@@ -177,8 +177,7 @@ class _Pouring:
 
     def _shown(self, amounts: Sequence[Amount]) -> Moment:
         """Return the moment of the sum: the last one that may become an exemplar, else the last."""
-        wanted = (moment for amount, moment in reversed(amounts) if self._choice.wants(amount, moment))
-        return next(wanted, amounts[-1][1])
+        return (self._choice.among(amounts) or amounts)[-1][1]
 
     def _pour_counts(self, stream: Stream, batch: Batch) -> None:
         """Add to an explicit-bucket aggregation; if there is none yet, the first sample goes through the API."""

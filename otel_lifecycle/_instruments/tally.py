@@ -23,7 +23,8 @@ from otel_lifecycle._instruments.moment import Moment
 _SECOND: Final = 1e9
 # 146 years: a boundary may be any number of seconds, and no gap is longer than this.
 _LONGEST_NS: Final = 1 << 62
-_VALUE: Final = itemgetter(0)
+VALUE: Final = itemgetter(0)
+"""The value of a sample; its moment is the other half."""
 
 Sample: TypeAlias = tuple[float, Moment]
 """A value, in seconds where it is a duration, and when it was taken."""
@@ -82,7 +83,7 @@ class Durations:
         """Sort the samples into buckets.  The last sample of each bucket is offered: the reservoir keeps no other."""
         if not _searchable(boundaries):
             return None
-        values = sorted(map(_VALUE, self._samples))
+        values = sorted(map(VALUE, self._samples))
         last = {bisect_left(boundaries, sample[0]): sample for sample in choice.among(self._samples)}
         return Tally(
             counts=[(number, end - start) for number, start, end in _spans(values, boundaries)],

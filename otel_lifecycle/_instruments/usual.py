@@ -1,29 +1,33 @@
 """Usual requests on their way into the instruments: nothing is computed before they are folded.
 
-How it works.  Usual requests of one label set and shape have the same samples, so these are added column by column, and
-each column is looked up once for all of them.
+How it works.  Usual requests of one label set and shape have the same samples, so these are computed and added column
+by column, each column at C speed.  Only what tokens and neighbours add is judged request by request.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.lifecycle import SHAPES
 from otel_lifecycle._core.slo import Slo
-from otel_lifecycle._core.usual import USUAL_STAGES, UsualEnd, UsualVerdict, judge_objectives, judge_usual
+from otel_lifecycle._core.usual import (
+    UsualEnd,
+    UsualTimes,
+    UsualVerdict,
+    judge_objectives,
+    judge_times,
+    judge_usual,
+)
 from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._log import say
 
 _DONE = "completed"
-
-
-_One: TypeAlias = tuple[UsualEnd, UsualVerdict, Moment]
 
 
 class Rules(NamedTuple):
@@ -44,85 +48,157 @@ class UsualRequest(NamedTuple):
     verdict: UsualVerdict | None = None
 
 
+_Judged: TypeAlias = "tuple[Sequence[UsualVerdict | None], UsualTimes]"
+
+
 def fold_usual(requests: Iterable[UsualRequest], sets: LabelSets) -> None:
     """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
     # By identity: requests of one server share these objects, and comparing them costs more than a further column.
-    alike: dict[tuple[int, str, int], tuple[UsualEnd, Rules, list[_One]]] = {}
+    alike: dict[tuple[int, str, int], list[UsualRequest]] = {}
     for request in requests:
-        end, span_context, time, rules, verdict = request
-        try:
-            verdict = judge_usual(end, rules.threshold) if verdict is None else verdict
-        except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+        end = request.end
+        key = id(end.labels), end.shape, id(request.rules)
+        if key in alike:
+            alike[key].append(request)
+        else:
+            alike[key] = [request]
+    for together in alike.values():
+        _fold_alike(together, sets)
+
+
+def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets) -> None:
+    try:
+        judged = _judge(together)
+    except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+        if len(together) == 1:
             say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
-            continue
-        judged = (end, verdict, Moment(span_context, time))
-        alike.setdefault((id(end.labels), end.shape, id(rules)), (end, rules, []))[2].append(judged)
-    for end, rules, together in alike.values():
-        _fold_alike(sets.of(end.labels), end, rules, together)
+            return
+        for request in together:
+            _fold_alike([request], sets)
+    else:
+        _Columns(sets.of(together[0].end.labels), together).add(*judged)
 
 
-def _fold_alike(labels: LabelSet, one: UsualEnd, rules: Rules, judged: Sequence[_One]) -> None:
-    """Add the samples of requests with the same labels and shape; ``one`` of them has both."""
-    live = rules.convention and one.labels.traffic == "live"
-    _fold_times(labels, one.shape, judged, live=live)
-    ended: dict[tuple[str | None, str | None], list[tuple[int, Moment]]] = {}
-    for _, verdict, moment in judged:
-        ended.setdefault((verdict.bottleneck, verdict.cause), []).append((1, moment))
-    for (bottleneck, cause), samples in ended.items():
-        labels.extend(samples, semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
-    _fold_tokens(labels, judged, live=live)
-    for end, verdict, moment in judged:
-        _fold_held(labels, end.shape, verdict, moment)
-        if rules.slo is not None:
-            for objective, met, stage in judge_objectives(rules.slo, end.shape, verdict):
-                labels.add((1, moment), semconv.SLO_RESULTS, objective, met, stage)
+def _judge(together: Sequence[UsualRequest]) -> _Judged:
+    threshold = together[0].rules.threshold
+    verdicts = [
+        judge_usual(end, threshold)
+        if verdict is None and (end.log is not None or end.interference is not None)
+        else verdict
+        for end, _, _, _, verdict in together
+    ]
+    ends = [request.end for request in together]
+    return verdicts, judge_times(ends[0].shape, [end.times for end in ends], threshold)
 
 
-def _fold_times(labels: LabelSet, shape: str, judged: Sequence[_One], *, live: bool) -> None:
-    for place, stage in enumerate(USUAL_STAGES[shape]):
-        spent = [(verdict.stages[place], moment) for _, verdict, moment in judged]
-        labels.extend(spent, semconv.STAGE_DURATION, stage)
-    whole = [(verdict.e2e, moment) for _, verdict, moment in judged]
-    labels.extend(whole, semconv.REQUEST_DURATION, _DONE)
-    if live:
-        labels.extend(whole, semconv.GEN_AI_REQUEST_DURATION, None)
-    if SHAPES[shape].streams:
-        first = [(verdict.ttft, moment) for _, verdict, moment in judged]
-        labels.extend(first, semconv.TIME_TO_FIRST_TOKEN, _DONE)
-        if live:
-            labels.extend(first, semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
+class _Columns:
+    """The samples of requests with the same labels, shape and rules."""
 
+    __slots__ = ("_labels", "_live", "_moments", "_shape", "_slo", "_together")
 
-def _fold_tokens(labels: LabelSet, judged: Iterable[_One], *, live: bool) -> None:
-    read: list[tuple[int, Moment]] = []
-    written: list[tuple[int, Moment]] = []
-    for end, verdict, moment in judged:
-        if verdict.tpot is not None:
-            labels.add((verdict.tpot, moment), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
-            labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
-            if live:
-                labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
-        usage, tokens = end.usage, verdict.tokens
-        if usage is not None:
-            # The engine's own figure is what it billed; marks count what was seen of it.
-            tokens = usage.get("output_tokens", tokens)
-            # A count of 0 would add nothing but a series.
-            if input_tokens := usage.get("input_tokens"):
-                read.append((input_tokens, moment))
-        if tokens:
-            written.append((tokens, moment))
-    if read:
-        labels.extend(read, semconv.TOKENS, "input")
-    if written:
-        labels.extend(written, semconv.TOKENS, "output")
+    def __init__(self, labels: LabelSet, together: Sequence[UsualRequest]) -> None:
+        one = together[0]
+        self._labels = labels
+        self._together = together
+        self._shape = one.end.shape
+        self._live = one.rules.convention and one.end.labels.traffic == "live"
+        self._slo = one.rules.slo
+        self._moments = [Moment(request.span_context, request.time_unix_nano) for request in together]
 
+    def add(self, verdicts: Sequence[UsualVerdict | None], times: UsualTimes) -> None:
+        """Add them all; ``verdicts``: of those that have more than times."""
+        self._add_times(times)
+        self._add_ends(verdicts, times)
+        self._add_counts()
+        for verdict, moment in zip(verdicts, self._moments, strict=True):
+            if verdict is not None and verdict.tpot is not None:
+                self._add_tokens(verdict, moment)
+        if self._slo is not None:
+            self._add_objectives(self._slo, times, verdicts)
 
-def _fold_held(labels: LabelSet, shape: str, verdict: UsualVerdict, moment: Moment) -> None:
-    # In the stage histogram a mixed request is one among all. Its alert names the stages that cost it time.
-    if verdict.bottleneck == "mixed":
-        for stage, spent in zip(USUAL_STAGES[shape], verdict.stages, strict=True):
-            labels.add((spent, moment), semconv.MIXED_TIME, stage)
-    for cause, lost in verdict.queue_time.items():
-        labels.add((lost, moment), semconv.QUEUE_TIME, cause)
-    for cause, lost in verdict.stall_time.items():
-        labels.add((lost, moment), semconv.STALLED_TIME, cause)
+    def _add_times(self, times: UsualTimes) -> None:
+        labels, moments = self._labels, self._moments
+        for stage, spent in times.stages.items():
+            labels.extend(zip(spent, moments, strict=True), semconv.STAGE_DURATION, stage)
+        labels.extend(zip(times.e2e, moments, strict=True), semconv.REQUEST_DURATION, _DONE)
+        if self._live:
+            labels.extend(zip(times.e2e, moments, strict=True), semconv.GEN_AI_REQUEST_DURATION, None)
+        if times.ttft is not None:
+            labels.extend(zip(times.ttft, moments, strict=True), semconv.TIME_TO_FIRST_TOKEN, _DONE)
+            if self._live:
+                labels.extend(zip(times.ttft, moments, strict=True), semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
+
+    def _add_ends(self, verdicts: Sequence[UsualVerdict | None], times: UsualTimes) -> None:
+        """Add what became of the requests, and what held them."""
+        ended: dict[tuple[str | None, str | None], list[Moment]] = {}
+        idle: list[tuple[float, Moment]] = []
+        rows = zip(self._together, verdicts, times.bottlenecks, times.stages["queue"], self._moments, strict=True)
+        for number, (request, verdict, bottleneck, wait, moment) in enumerate(rows):
+            cause = None
+            if verdict is not None:
+                cause = verdict.cause
+                self._add_held(verdict, moment)
+            elif request.end.alone:
+                # Nobody ran beside it: all of its wait is idle.
+                if wait:
+                    idle.append((wait, moment))
+                cause = "idle" if bottleneck == "queue" else None
+            key = bottleneck, cause
+            if key in ended:
+                ended[key].append(moment)
+            else:
+                ended[key] = [moment]
+            if bottleneck == "mixed":
+                # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
+                for stage, spent in times.stages.items():
+                    self._labels.add((spent[number], moment), semconv.MIXED_TIME, stage)
+        for (bottleneck, cause), moments in ended.items():
+            self._labels.extend(zip(repeat(1), moments), semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
+        if idle:
+            self._labels.extend(idle, semconv.QUEUE_TIME, "idle")
+
+    def _add_held(self, verdict: UsualVerdict, moment: Moment) -> None:
+        for cause, lost in verdict.queue_time.items():
+            self._labels.add((lost, moment), semconv.QUEUE_TIME, cause)
+        for cause, lost in verdict.stall_time.items():
+            self._labels.add((lost, moment), semconv.STALLED_TIME, cause)
+
+    def _add_counts(self) -> None:
+        read: list[tuple[int, Moment]] = []
+        written: list[tuple[int, Moment]] = []
+        for request, moment in zip(self._together, self._moments, strict=True):
+            end, verdict = request.end, request.verdict
+            tokens = end.tokens if verdict is None else verdict.tokens
+            if end.usage is not None:
+                # The engine's own figure is what it billed; marks count what was seen of it.
+                tokens = end.usage.get("output_tokens", tokens)
+                # A count of 0 would add nothing but a series.
+                if input_tokens := end.usage.get("input_tokens"):
+                    read.append((input_tokens, moment))
+            if tokens:
+                written.append((tokens, moment))
+        if read:
+            self._labels.extend(read, semconv.TOKENS, "input")
+        if written:
+            self._labels.extend(written, semconv.TOKENS, "output")
+
+    def _add_tokens(self, verdict: UsualVerdict, moment: Moment) -> None:
+        labels = self._labels
+        labels.add((verdict.tpot, moment), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
+        labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
+        if self._live:
+            labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+
+    def _add_objectives(self, slo: Slo, times: UsualTimes, verdicts: Sequence[UsualVerdict | None]) -> None:
+        tpots = [None if verdict is None else verdict.tpot for verdict in verdicts]
+        firsts = times.ttft or repeat(None, len(tpots))
+        ended: dict[tuple[str, bool, str | None], list[Moment]] = {}
+        for number, row in enumerate(zip(firsts, tpots, times.e2e, self._moments, strict=True)):
+            *figures, moment = row
+            stages = {stage: spent[number] for stage, spent in times.stages.items()}
+            for result in judge_objectives(
+                slo, self._shape, dict(zip(("ttft", "tpot", "e2e"), figures, strict=True)), stages
+            ):
+                ended.setdefault(result, []).append(moment)
+        for (objective, met, stage), moments in ended.items():
+            self._labels.extend(zip(repeat(1), moments), semconv.SLO_RESULTS, objective, met, stage)
