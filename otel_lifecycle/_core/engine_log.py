@@ -50,7 +50,8 @@ class EngineLog:
     """The slots of one engine, open and ended.
 
     ``shared``: other processes feed the same engine, so this one sees a part only.  ``dropped``: stays of
-    ended requests that are no longer kept.
+    ended requests that are no longer kept.  ``moved``: open slots that have appended something since the last look; an
+    owner that appends to its slot by itself puts it there afterwards.
     """
 
     __slots__ = (
@@ -60,12 +61,12 @@ class EngineLog:
         "_kept",
         "_left",
         "_lock",
-        "_moved",
         "_open",
         "_queued",
         "_ran",
         "dropped",
         "dropped_to",
+        "moved",
         "shared",
     )
 
@@ -74,8 +75,7 @@ class EngineLog:
         self.dropped = 0
         self.dropped_to = -NEVER
         self._open: dict[EngineSlot, None] = {}
-        # Open slots that have appended something since the last look.
-        self._moved: dict[EngineSlot, None] = {}
+        self.moved: dict[EngineSlot, None] = {}
         # Open slots that ran or may have run; and those that wait, by the time they joined the queue.  A jammed queue
         # holds thousands, and the end of one request must not look at each of them.
         self._ran: dict[EngineSlot, None] = {}
@@ -98,21 +98,22 @@ class EngineLog:
     def open(self, who: object, shape: str, at: int | None) -> EngineSlot:
         """Add a request that arrived at a time, None for unknown; ``who`` names it if it delays another one."""
         slot = EngineSlot(who, shape, at)
-        self._open[slot] = self._moved[slot] = None
+        self._open[slot] = self.moved[slot] = None
         return slot
 
     def adopt(self, slot: EngineSlot) -> None:
         """Add an open request; one that turned out to compete for this engine may have run already."""
-        self._open[slot] = self._moved[slot] = None
+        self._open[slot] = self.moved[slot] = None
 
     def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
         """Change the lists; a call that interrupted another one on the same thread leaves its change to that one."""
         with self._lock:
-            self._changes.append((change, slot))
             if self._changing:
+                self._changes.append((change, slot))
                 return
-            self._changing = True
             try:
+                self._changing = True
+                change(slot)
                 while self._changes:
                     waiting, its_slot = self._changes.popleft()
                     waiting(its_slot)
@@ -124,7 +125,7 @@ class EngineLog:
         moves = slot.moves
         moves.append((state, at))
         # In this order: a thread that removes the slot between these two lines has already seen the move.
-        self._moved[slot] = None
+        self.moved[slot] = None
         if len(moves) > MAX_SLOT_PIECES:
             self._change(self._settle, slot)
 
@@ -137,9 +138,9 @@ class EngineLog:
         self._seat(slot)
 
     def _settle_open(self) -> None:
-        while self._moved:
+        while self.moved:
             try:
-                slot, _ = self._moved.popitem()
+                slot, _ = self.moved.popitem()
             except KeyError:  # A signal handler was first.
                 return
             self._change(self._settle, slot)
@@ -191,7 +192,7 @@ class EngineLog:
 
     def _unseat(self, slot: EngineSlot) -> None:
         self._open.pop(slot, None)
-        self._moved.pop(slot, None)
+        self.moved.pop(slot, None)
         self._ran.pop(slot, None)
         self._leave_queue(slot)
 
@@ -205,7 +206,7 @@ class EngineLog:
         else:
             # No request has looked at it yet, and perhaps none will.
             self._open.pop(slot, None)
-            self._moved.pop(slot, None)
+            self.moved.pop(slot, None)
         ended = self._ended
         # Nearly every new end is the latest; only a request that is reported late needs sorting in.
         if ended and ended[-1].stopped > slot.stopped:
@@ -289,6 +290,16 @@ class EngineLog:
         """Return whether a request that has ended was alone from its arrival on, as far as a short look can tell."""
         arrived = slot.arrived
         with self._lock:
+            return arrived is not None and arrived >= self.dropped_to and self._alone(slot, arrived)
+
+    def leave(self, slot: EngineSlot, at: int) -> bool:
+        """End a request at a time that our clock read; return whether it was alone, as :meth:`alone` does."""
+        # In this order, as in :meth:`end`.
+        slot.stopped = at
+        slot.moves.append((ENDED, at))
+        with self._lock:
+            self._change(self._insert, slot)
+            arrived = slot.arrived
             return arrived is not None and arrived >= self.dropped_to and self._alone(slot, arrived)
 
     def _alone(self, slot: EngineSlot, since: int) -> bool:

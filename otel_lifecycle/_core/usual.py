@@ -225,16 +225,21 @@ class UsualTimes(NamedTuple):
 
 def judge_times(shape: str, times: Sequence[tuple[int, ...]], threshold: float) -> UsualTimes:
     """Judge usual requests of one shape by their boundaries alone, as :func:`judge_usual` does each of them."""
-    columns = list(zip(*times, strict=True))
+    columns, names = list(zip(*times, strict=True)), USUAL_STAGES[shape]
     first, last = columns[0], columns[-1]
     spent = [list(map(sub, columns[place + 1], columns[place])) for _, place in _PLACES[shape]]
     whole = list(map(sub, last, first))
     bottlenecks = [
-        _bottleneck(shape, parts, total, threshold) if total else None
+        None
+        if not total
+        # As in `_bottleneck`, whose call would be a third of what the judgement costs.
+        else names[parts.index(largest)]
+        if (largest := max(parts)) / total >= threshold
+        else MIXED
         for total, parts in zip(whole, zip(*spent, strict=True), strict=True)
     ]
     ttft = _seconds(map(sub, columns[-2], first)) if SHAPES[shape].streams else None
-    stages = dict(zip(USUAL_STAGES[shape], map(_seconds, spent), strict=True))
+    stages = dict(zip(names, map(_seconds, spent), strict=True))
     return UsualTimes(stages, _seconds(whole), ttft, bottlenecks)
 
 

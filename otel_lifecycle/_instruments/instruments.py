@@ -26,7 +26,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
-from otel_lifecycle._instruments.buffer import SORTED, FoldBuffer
+from otel_lifecycle._instruments.buffer import AS_GAPS, SORTED, FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
 from otel_lifecycle._instruments.delivery import CounterOutlet, HistogramOutlet
 from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combination, LabelSets, MetricColumns
@@ -85,7 +85,7 @@ class Instruments:
         ``convention``: the server metrics of the GenAI convention, too.
         """
         value = FinishedRequest(finished, verdict, now_in(context), convention)
-        self._buffer.put(value, self._of_sorted(len(verdict.output_gaps)))
+        self._buffer.put(value, AS_GAPS + self._of_sorted(len(verdict.output_gaps)))
 
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from otel_lifecycle._instruments.moment import Moment
 
@@ -43,8 +42,7 @@ class ExemplarChoice(Protocol):
         """Return the samples that may, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(NamedTuple):
     """What a batch adds to one explicit-bucket histogram.
 
     ``counts``: for each bucket that is not empty its number and its samples.  ``offers``: samples for the exemplar

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
@@ -27,7 +28,9 @@ from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._log import say
 
-_DONE = "completed"
+_DONE: Final = "completed"
+_END: Final = attrgetter("end")
+_TIMES: Final = attrgetter("times")
 
 
 class Rules(NamedTuple):
@@ -81,14 +84,14 @@ def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets) -> None:
 
 def _judge(together: Sequence[UsualRequest]) -> _Judged:
     threshold = together[0].rules.threshold
+    ends = list(map(_END, together))
     verdicts = [
-        judge_usual(end, threshold)
-        if verdict is None and (end.log is not None or end.interference is not None)
-        else verdict
-        for end, _, _, _, verdict in together
+        request.verdict
+        if request.verdict is not None or (end.log is None and end.interference is None)
+        else judge_usual(end, threshold)
+        for request, end in zip(together, ends, strict=True)
     ]
-    ends = [request.end for request in together]
-    return verdicts, judge_times(ends[0].shape, [end.times for end in ends], threshold)
+    return verdicts, judge_times(ends[0].shape, list(map(_TIMES, ends)), threshold)
 
 
 class _Columns:

@@ -233,6 +233,7 @@ class SharedConditions(NamedTuple):
     # No request shares these.
     usage: Mapping[str, int] = MappingProxyType({})
     deadline: float | None = None
+    engine: str = ""
 
 
 # By the operation of a shape, and conditions as they were given.
@@ -297,6 +298,11 @@ class RequestConditions:
             labels["provider"] = changed[semconv.GEN_AI_PROVIDER_NAME] = read
         return changed
 
+    @property
+    def engine(self) -> str:
+        """What the request competes for: its engine, else the model as given."""
+        return str(self.attributes.get(semconv.ENGINE) or self.labels.model or "")
+
     def has(self, name: str) -> bool:
         """Return whether a condition is known."""
         row = CONDITIONS[name]
@@ -349,7 +355,7 @@ def _read_shared(operation: str, values: Mapping[str, object]) -> tuple[RequestC
     # Only texts that were clean: what is kept is bounded by their length.
     if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
         key = (operation, *values.items())
-        _templates[key] = SharedConditions(conditions.labels, conditions.attributes.copy())
+        _templates[key] = SharedConditions(conditions.labels, conditions.attributes.copy(), engine=conditions.engine)
     return conditions, wrong
 
 

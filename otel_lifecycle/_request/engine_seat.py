@@ -18,8 +18,8 @@ from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._request.conditions import GivenConditions
-from otel_lifecycle._runtime import Neighbour, runtime
+from otel_lifecycle._request.conditions import RequestConditions
+from otel_lifecycle._runtime import runtime
 
 
 class EngineSeat:
@@ -36,10 +36,10 @@ class EngineSeat:
         """Note that the request entered a state; None: at an unknown time."""
         self._log.move(self._slot, state, at)
 
-    def rename(self, conditions: GivenConditions, context: SpanContext) -> None:
+    def rename(self, conditions: RequestConditions, context: SpanContext) -> None:
         """Follow the request to another engine: a middleware learns the model after it has opened the request."""
-        self._slot.who = neighbour(conditions, context)
-        engine = engine_of(conditions)
+        self._slot.who = context, conditions.attributes.get(semconv.REQUEST_ID)
+        engine = conditions.engine
         if engine == self._engine:
             return
         log = runtime().engines.log(engine)
@@ -69,16 +69,6 @@ class EngineSeat:
     def interference(self, report: Report, timeline: Timeline, gaps: Sequence[int], *, full: bool) -> Interference:
         """Return what the others did; ``full``: with what only a span shows.  ``gaps``: of its tokens, sorted."""
         return self._log.interference(self._slot, report, find_stalls(timeline, gaps), full=full)
-
-
-def engine_of(given: GivenConditions) -> str:
-    """Return what a request competes for: its engine, else the model as given."""
-    return str(given.attributes.get(semconv.ENGINE) or given.labels.model or "")
-
-
-def neighbour(given: GivenConditions, context: SpanContext) -> Neighbour:
-    """Return what a request is called if it delays another one."""
-    return context, given.attributes.get(semconv.REQUEST_ID)
 
 
 def engine_is_shared(engine: str) -> None:

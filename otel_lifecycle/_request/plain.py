@@ -30,7 +30,7 @@ from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.clock import NOW, AtNs
 from otel_lifecycle._request.conditions import GivenConditions, RequestConditions, own_conditions
 from otel_lifecycle._request.ending import RequestEnding
-from otel_lifecycle._request.engine_seat import EngineSeat, engine_of, neighbour
+from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.facts import RequestFacts
 from otel_lifecycle._request.folding import FOLD_ABOVE
 from otel_lifecycle._request.handle_reference import HandleReference
@@ -56,6 +56,7 @@ class PlainRequest(OneAtATime):
     __slots__ = (
         "_assessor",
         "_course",
+        "_ends_plainly",
         "_engine",
         "_facts",
         "_finished",
@@ -114,6 +115,7 @@ class PlainRequest(OneAtATime):
         self.span = span
         self._assessor = assessor
         self._unseen = unseen
+        self._ends_plainly = unseen and given.labels.role == "whole"
         self._unmarked = unmarked
         # When each event of the course came.
         self._times: list[int] = []
@@ -147,9 +149,9 @@ class PlainRequest(OneAtATime):
         if self._assessor is not None and not self._assessor.interference:
             return
         given = self._given
-        self._engine = engine = runtime().engines.log(engine_of(given))
+        self._engine = engine = runtime().engines.log(given.engine)
         if engine is not None:
-            who = neighbour(given, self.span.get_span_context())
+            who = self.span.get_span_context(), given.attributes.get(semconv.REQUEST_ID)
             self._slot = engine.open(who, self._shape.name, arrived)
             if self._made is not None:
                 self._take_seat(self.state, self.ending)
@@ -167,7 +169,9 @@ class PlainRequest(OneAtATime):
         if self._made is not None or times.append(now):  # type: ignore[func-returns-value]  # see the module
             return False
         if slot is not None and self._engine is not None:
-            self._engine.move(slot, state, now)
+            # What `EngineLog.move` does, for a request that makes a handful of moves.
+            slot.moves.append((state, now))
+            self._engine.moved[slot] = None
         if event == "first_token":
             path = self.reference()
             if path is not None:
@@ -228,7 +232,7 @@ class PlainRequest(OneAtATime):
 
     def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
         if self._slot is not None and self._engine is not None:
-            state.feed = ending.seat = EngineSeat(engine_of(self._given), self._engine, self._slot)
+            state.feed = ending.seat = EngineSeat(self._given.engine, self._engine, self._slot)
 
     # What is known of it.
 

@@ -31,7 +31,12 @@ class PlainEnding(PlainRequest):
         completed = False
         try:
             with self._lock:
-                if self._busy or not self._may_complete():
+                if (
+                    self._busy
+                    or self._made is not None
+                    or not self._ends_plainly
+                    or self._course[len(self._times)].event != "complete"
+                ):
                     return False
                 try:
                     self._busy = True
@@ -42,43 +47,35 @@ class PlainEnding(PlainRequest):
                         self._run_deferred()
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
-            return completed
         if completed:
-            runtime().housekeep()
+            here = runtime()
+            # The calls in between would cost more than the look.
+            if here.dropped or self._times[-1] >= here.sweep_due:
+                here.housekeep()
         return completed
-
-    def _may_complete(self) -> bool:
-        return (
-            self._made is None
-            and self._unseen
-            and self._course[len(self._times)].event == "complete"
-            and self._given.labels.role == "whole"
-        )
 
     def _complete(self) -> bool:
         path, log = self.reference(), self._log
         # What another thread appends from here on came after the end.
         if path is not None:
             path.lead_to(None)
-        tokens = self._taken = None if log is None else log[:]
+        taken = self._taken = None if log is None else log[:]
         now = perf_counter_ns()
         if self._made is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return False
+        register = runtime().open_requests
         try:
             # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
             self._judged = True
-            self._hand_over(now, tokens)
+            self._hand_over(now, taken)
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
         finally:
             self._finished = True
+        register.pop(self.ticket, None)
         # With tokens still coming it stays on the register, so that a sweep finds them.
-        if not self._outran():
-            register = runtime().open_requests
-            register.pop(self.ticket, None)
-            # Another thread may have marked a token between the look and this.
-            if self._outran():
-                register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
+        if taken is not None and len(self._log or ()) > len(taken):
+            register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
         return True
 
     def _hand_over(self, now: int, tokens: Log | None) -> None:
@@ -86,8 +83,7 @@ class PlainEnding(PlainRequest):
         log = tokens if tokens is not None and len(tokens) > 1 else None
         alone, held, gaps = False, None, None
         if engine is not None and slot is not None:
-            engine.end(slot, now, by=now)
-            alone = engine.alone(slot)
+            alone = engine.leave(slot, now)
             if not alone:
                 gaps = usual_gaps(log)
                 # Now: the log forgets what others did.
