@@ -15,7 +15,6 @@ one expression with the check that the request is not whole.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
@@ -41,8 +40,19 @@ from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource
 from otel_lifecycle._runtime import runtime
 
-_Whole: TypeAlias = tuple[RequestConditions, SpanWriter, RequestEnding, RequestState]
-_PARTS: Final = frozenset({"conditions", "ending", "state", "writer"})
+
+class WholeRequest:
+    """The parts of a request that is not plain any more."""
+
+    __slots__ = ("conditions", "ending", "state", "writer")
+
+    def __init__(
+        self, conditions: RequestConditions, writer: SpanWriter, ending: RequestEnding, state: RequestState
+    ) -> None:
+        self.conditions = conditions
+        self.writer = writer
+        self.ending = ending
+        self.state = state
 
 
 class PlainRequest(OneAtATime):
@@ -71,24 +81,16 @@ class PlainRequest(OneAtATime):
         "_unmarked",
         "_unseen",
         "_made",
-        "conditions",
-        "ending",
         "offset",
         "opened",
         "parent",
         "reference",
         "span",
-        "state",
         "ticket",
-        "writer",
     )
 
-    conditions: RequestConditions
-    ending: RequestEnding
     reference: HandleReference
-    state: RequestState
     ticket: int
-    writer: SpanWriter
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class PlainRequest(OneAtATime):
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
         self._judged = self._finished = False
-        self._made: _Whole | None = None
+        self._made: WholeRequest | None = None
         self._facts: RequestFacts | None = None
 
     def open(self, reference: HandleReference, arrived_at_ns: AtNs) -> None:
@@ -180,31 +182,44 @@ class PlainRequest(OneAtATime):
 
     # The whole request.
 
-    if not TYPE_CHECKING:
+    # By properties and not by `__getattr__`, which would slow down every other attribute of the class.
 
-        def __getattr__(self, name: str) -> Any:
-            """Make the request whole; Python asks for what is not there yet."""
-            if name not in _PARTS:
-                raise AttributeError(name)
-            self._make_whole()
-            return object.__getattribute__(self, name)
+    @property
+    def state(self) -> RequestState:
+        """What it is while it is open."""
+        return (self._made or self._make_whole()).state
 
-    def _make_whole(self) -> None:
+    @property
+    def ending(self) -> RequestEnding:
+        """How it ends."""
+        return (self._made or self._make_whole()).ending
+
+    @property
+    def conditions(self) -> RequestConditions:
+        """Its conditions."""
+        return (self._made or self._make_whole()).conditions
+
+    @property
+    def writer(self) -> SpanWriter:
+        """What writes its spans."""
+        return (self._made or self._make_whole()).writer
+
+    def _make_whole(self) -> WholeRequest:
         with self._lock:
             # Calls that interrupt one of ours wait for that; otherwise this is a call of its own.
             if self._busy:
                 self._build()
             else:
                 self._run(self._build)
+        return self._made  # type: ignore[return-value]  # made by now
 
     def _build(self) -> None:
         if self._made is None:
             built = self._built()
             # In one expression: a read that interrupted this one may have built it, and the first is kept.
             self._made = self._made or built  # type: ignore[redundant-expr]  # see the module
-        self.conditions, self.writer, self.ending, self.state = self._made
 
-    def _built(self) -> _Whole:
+    def _built(self) -> WholeRequest:
         given, assessor = self._given, self._assessor
         conditions = given if type(given) is RequestConditions else own_conditions(given)
         writer = SpanWriter(self.source, self.parent, self.offset, self.span)
@@ -216,7 +231,7 @@ class PlainRequest(OneAtATime):
         ending = RequestEnding(state, conditions, writer, assessor, self.ticket)
         self._retrace(state, ending)
         self._take_seat(state, ending)
-        return conditions, writer, ending, state
+        return WholeRequest(conditions, writer, ending, state)
 
     def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
         times, log, tokens = self._times, self._log, self._taken
