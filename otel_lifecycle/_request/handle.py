@@ -118,7 +118,10 @@ class Request(TokenPath):
 
     def _append(self, n: Any, choice: Any, at_ns: AtNs) -> bool:
         """Append tokens past the lock of the request; False where they have to be judged under it."""
-        state = self._tracked.state
+        whole = self._tracked.whole
+        if whole is None:
+            return False
+        state = whole.state
         # Before the path is read: an end closes the path first, and then takes what the logs hold.
         log = self._ts if choice is FIRST else state.timeline.tokens.get(choice) if type(choice) is int else None
         # Amounts of another unit are added up by the checker.

@@ -38,9 +38,7 @@ class MarkedRequest(PlainEnding):
                 try:
                     self._busy = True
                     # Only now: until here, a call that interrupts this one may end the request.
-                    applied = self._step(event) or (
-                        self._made is not None and self.state.status is None and self.state.advance(event)
-                    )
+                    applied = self._step(event) if self.whole is None else self._advance(event)
                 finally:
                     self._busy = False
                     # Not where the mark is still to come: the calls that interrupted it run after it.
@@ -54,8 +52,34 @@ class MarkedRequest(PlainEnding):
             return True
         finally:
             # One of the calls that interrupted this one may have ended it.
-            if applied and self._made is not None and self.state.status is not None:
+            if applied and self.whole is not None:
                 self._after_call()
+
+    def _step(self, event: str) -> bool:
+        """Go one step of the course."""
+        times, slot, first_token = self._times, self._slot, event == "first_token"
+        expected, _, state = self._course[len(times)]
+        if event != expected:
+            return False
+        now = perf_counter_ns()
+        if first_token:
+            # Before: who finds it in decode finds its tokens.
+            self._log = [now]
+        if self.whole is not None or times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
+            return self._advance(event)
+        if slot is not None:
+            # What `EngineLog.move` does, for a request that makes a handful of moves.
+            slot.moves.append((state, now))
+            self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
+        if first_token:
+            path = self.reference()
+            if path is not None:
+                path.lead_to(self._log)
+        return True
+
+    def _advance(self, event: str) -> bool:
+        state = self.state
+        return state.status is None and state.advance(event)
 
     def mark(self, event: str, at_ns: Any = NOW, count: Any = 1, choice: Any = 0) -> bool:
         """Apply one event of the live API; return whether it was legal."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from otel_lifecycle._guard import guard
 from otel_lifecycle.errors import LifecycleError
@@ -21,7 +21,9 @@ from otel_lifecycle.errors import LifecycleError
 T = TypeVar("T")
 
 # `threading.RLock` is a function around it, which costs a lock as much again.
-_Lock: Final = type(RLock())
+new_lock: Final = type(RLock())
+
+_Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class OneAtATime:
@@ -32,10 +34,15 @@ class OneAtATime:
     def free(self) -> None:
         """Let calls in: at first, and in a forked child, since a thread of the parent may have held the lock."""
         # Re-entrant: otherwise a signal handler that marks this request would wait for its own thread.
-        self._lock = _Lock()
+        self._lock = new_lock()
         self._busy = False
-        # A list costs a tenth of a deque, and hardly any request ever queues a call.
-        self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        # Hardly any request ever queues a call.
+        self._deferred: list[_Call] | None = None
+
+    def _defer(self, call: _Call) -> None:
+        # In one expression: a call that interrupts this line may make the list.
+        self._deferred = [] if self._deferred is None else self._deferred
+        self._deferred.append(call)
 
     def _run(self, call: Callable[..., T], *arguments: Any) -> T | None:
         """Run a call alone; None if it waits for the call that it interrupted, or if our code raised."""
@@ -45,7 +52,7 @@ class OneAtATime:
                 # The lock lets its own thread in again: busy means that this call interrupted another one.
                 nested = self._busy
                 if nested:
-                    self._deferred.append((call, arguments))
+                    self._defer((call, arguments))
                     return None
                 try:
                     self._busy = True

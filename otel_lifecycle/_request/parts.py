@@ -32,10 +32,10 @@ from otel_lifecycle.errors import EventAfterTerminal, InvalidValue
 class WholeFeed:
     """Moves the whole with one of its parts.  ``led``: the whole had its first token from this part."""
 
-    __slots__ = ("_choice", "_part", "_whole", "led")
+    __slots__ = ("_choice", "_part", "_of", "led")
 
     def __init__(self, whole: TrackedRequest, part: Timeline, choice: int) -> None:
-        self._whole = whole
+        self._of = whole
         self._part = part
         self._choice = choice
         self.led = False
@@ -47,33 +47,33 @@ class WholeFeed:
             return
         # A time by the engine's clock says nothing on the clock of the whole.
         known = None if BOUNDARIES.get(event) in self._part.remote else at
-        self.led = bool(self._whole.follow(event, known, self._choice)) and event == "first_token"
+        self.led = bool(self._of.follow(event, known, self._choice)) and event == "first_token"
 
 
 class TrackedPart(TrackedRequest):
     """One part of a request."""
 
-    __slots__ = ("_choice", "_feed", "_whole")
+    __slots__ = ("_choice", "_feed", "_of")
 
     # Set by :func:`open_part`, which made it.
     _choice: int
-    _whole: TrackedRequest | None
+    _of: TrackedRequest | None
     _feed: WholeFeed
 
     def belong(self, whole: TrackedRequest, choice: int) -> None:
         """Be a part of a request, ``choice`` of its answers."""
-        self._whole = whole
+        self._of = whole
         self._choice = choice
 
     def _enter_engine(self, arrived: int | None) -> None:
         # The whole has the seat in the log of the engine: it competes once.
-        if self._whole is not None:
-            self.state.feed = self._feed = WholeFeed(self._whole, self.state.timeline, self._choice)
+        if self._of is not None:
+            self.state.feed = self._feed = WholeFeed(self._of, self.state.timeline, self._choice)
 
     def _after_call(self) -> None:
-        if self._made is not None and self.state.status is not None and self._whole is not None:
+        if self.whole is not None and self.state.status is not None and self._of is not None:
             # Taken off first: another thread may come past here, and the whole must not be kept alive by its parts.
-            whole, self._whole = self._whole, None
+            whole, self._of = self._of, None
             whole.take_part(self, self._choice, led=self._feed.led)
         super()._after_call()
 

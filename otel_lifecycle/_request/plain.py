@@ -33,7 +33,7 @@ from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.facts import RequestFacts
 from otel_lifecycle._request.folding import FOLD_ABOVE
 from otel_lifecycle._request.handle_reference import HandleReference
-from otel_lifecycle._request.one_at_a_time import OneAtATime
+from otel_lifecycle._request.one_at_a_time import OneAtATime, new_lock
 from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
@@ -60,7 +60,7 @@ class PlainRequest(OneAtATime):
 
     ``span``: its span, of ``source``, started in the context ``parent``.  ``reference``: the weak reference to its
     handle, which contexts hold, too.  ``ticket``: its number in the runtime.  ``conditions``, ``ending``, ``state`` and
-    ``writer`` are made when they are asked for.
+    ``writer`` are made when they are asked for, and are those of ``whole`` then.
     """
 
     __slots__ = (
@@ -80,13 +80,13 @@ class PlainRequest(OneAtATime):
         "_taken",
         "_unmarked",
         "_unseen",
-        "_made",
         "offset",
         "opened",
         "parent",
         "reference",
         "span",
         "ticket",
+        "whole",
     )
 
     reference: HandleReference
@@ -106,7 +106,10 @@ class PlainRequest(OneAtATime):
         unseen: bool,
         unmarked: bool,
     ) -> None:
-        self.free()
+        # As `free` does, without the call.
+        self._lock = new_lock()
+        self._busy = False
+        self._deferred = None
         self._shape = shape
         self._course = shape.course
         self.opened = opened
@@ -127,7 +130,7 @@ class PlainRequest(OneAtATime):
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
         self._judged = self._finished = False
-        self._made: WholeRequest | None = None
+        self.whole: WholeRequest | None = None
         self._facts: RequestFacts | None = None
 
     def open(self, reference: HandleReference, arrived_at_ns: AtNs) -> None:
@@ -155,30 +158,8 @@ class PlainRequest(OneAtATime):
         if engine is not None:
             who = self.span.get_span_context(), given.attributes.get(semconv.REQUEST_ID)
             self._slot = engine.open(who, self._shape.name, arrived)
-            if self._made is not None:
+            if self.whole is not None:
                 self._take_seat(self.state, self.ending)
-
-    def _step(self, event: str) -> bool:
-        """Go one step of the course; False where the request is whole, or the event another one."""
-        times, slot = self._times, self._slot
-        expected, _, state = self._course[len(times)]
-        if event != expected:
-            return False
-        now = perf_counter_ns()
-        if event == "first_token":
-            # Before: who finds it in decode finds its tokens.
-            self._log = [now]
-        if self._made is not None or times.append(now):  # type: ignore[func-returns-value]  # see the module
-            return False
-        if slot is not None and self._engine is not None:
-            # What `EngineLog.move` does, for a request that makes a handful of moves.
-            slot.moves.append((state, now))
-            self._engine.moved[slot] = None
-        if event == "first_token":
-            path = self.reference()
-            if path is not None:
-                path.lead_to(self._log)
-        return True
 
     # The whole request.
 
@@ -187,22 +168,22 @@ class PlainRequest(OneAtATime):
     @property
     def state(self) -> RequestState:
         """What it is while it is open."""
-        return (self._made or self._make_whole()).state
+        return (self.whole or self._make_whole()).state
 
     @property
     def ending(self) -> RequestEnding:
         """How it ends."""
-        return (self._made or self._make_whole()).ending
+        return (self.whole or self._make_whole()).ending
 
     @property
     def conditions(self) -> RequestConditions:
         """Its conditions."""
-        return (self._made or self._make_whole()).conditions
+        return (self.whole or self._make_whole()).conditions
 
     @property
     def writer(self) -> SpanWriter:
         """What writes its spans."""
-        return (self._made or self._make_whole()).writer
+        return (self.whole or self._make_whole()).writer
 
     def _make_whole(self) -> WholeRequest:
         with self._lock:
@@ -211,13 +192,13 @@ class PlainRequest(OneAtATime):
                 self._build()
             else:
                 self._run(self._build)
-        return self._made  # type: ignore[return-value]  # made by now
+        return self.whole  # type: ignore[return-value]  # made by now
 
     def _build(self) -> None:
-        if self._made is None:
+        if self.whole is None:
             built = self._built()
             # In one expression: a read that interrupted this one may have built it, and the first is kept.
-            self._made = self._made or built  # type: ignore[redundant-expr]  # see the module
+            self.whole = self.whole or built  # type: ignore[redundant-expr]  # see the module
 
     def _built(self) -> WholeRequest:
         given, assessor = self._given, self._assessor
@@ -254,29 +235,29 @@ class PlainRequest(OneAtATime):
     @property
     def labels(self) -> RequestLabels:
         """What its metrics are labelled with."""
-        return self._given.labels if self._made is None else self.conditions.labels
+        return self._given.labels if self.whole is None else self.conditions.labels
 
     @property
     def assessor(self) -> Assessor | None:
         """The processor it belongs to."""
-        return self._assessor if self._made is None else self.ending.assessor
+        return self._assessor if self.whole is None else self.ending.assessor
 
     @property
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
         # The last of the course never comes.
-        return len(self._times) == len(self._course) - 1 if self._made is None else self.state.status is not None
+        return len(self._times) == len(self._course) - 1 if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
         """Whether it is open, or something came after its end that was not recorded yet."""
-        if self._made is None:
+        if self.whole is None:
             return not self._finished or self._outran()
         return self.state.status is None or bool(self.ending.late)
 
     def active(self) -> tuple[str, int | None] | None:
         """Return the stage an open request is in, on the wire, and its age; None once it has ended or is answered."""
-        if self._made is None:
+        if self.whole is None:
             # Once: another thread may append meanwhile.
             passed = len(self._times)
             stage = semconv.WIRE_STAGE.get(self._course[passed - 1].state)
@@ -294,6 +275,6 @@ class PlainRequest(OneAtATime):
 
     def _rests(self) -> bool:
         """Whether a sweep has nothing to do: it is plain and open, or ended and done with, and its log is short."""
-        if self._made is not None or (self.ended and (not self._finished or self._outran())):
+        if self.whole is not None or (self.ended and (not self._finished or self._outran())):
             return False
         return self._log is None or len(self._log) <= FOLD_ABOVE

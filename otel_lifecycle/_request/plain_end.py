@@ -33,7 +33,7 @@ class PlainEnding(PlainRequest):
             with self._lock:
                 if (
                     self._busy
-                    or self._made is not None
+                    or self.whole is not None
                     or not self._ends_plainly
                     or self._course[len(self._times)].event != "complete"
                 ):
@@ -61,7 +61,7 @@ class PlainEnding(PlainRequest):
             path.lead_to(None)
         taken = self._taken = None if log is None else log[:]
         now = perf_counter_ns()
-        if self._made is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
+        if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return False
         register = runtime().open_requests
         try:

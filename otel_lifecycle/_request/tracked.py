@@ -38,7 +38,7 @@ class TrackedRequest(MarkedRequest):
 
     def _after_call(self) -> None:
         # Outside of the call: ending a span calls other people's processors, which may wait for another thread of ours.
-        if self._made is not None and self.state.status is not None and not self.ending.finished:
+        if self.whole is not None and self.state.status is not None and not self.ending.finished:
             self.ending.finish()
 
     def _stay_open(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._request import conditions
-from otel_lifecycle._request.conditions import CONDITIONS, read_conditions
+from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions, own_conditions, read_conditions
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import LifecycleError
@@ -105,7 +105,8 @@ def test_conditions_that_are_known_are_what_is_read(values: dict[str, object], o
     operation = operation if isinstance(operation, str) else "chat"
     told = []
     for _ in range(3):
-        found, wrong = read_conditions(operation, values)
+        known, wrong = read_conditions(operation, values)
+        found = known if isinstance(known, RequestConditions) else own_conditions(known)
         told.append((found.labels, found.attributes, found.usage, found.deadline, [str(error) for error in wrong]))
         # What one request changes of its own is not what the next one finds.
         found.attributes["changed"] = found.usage["changed"] = 1
