@@ -89,8 +89,11 @@ class Instruments:
 
     def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""
-        gaps = len(end.log or ())
-        if gaps and verdict is not None:
+        if end.log is None:
+            self._buffer.put(UsualRequest(end, span, time_ns(), rules, verdict))
+            return
+        gaps = len(end.log)
+        if verdict is not None:
             # Its tokens are freed now, with their request: later they would have left the processor's cache.
             end = end._replace(log=None, gaps=None)
         value = UsualRequest(end, span, time_ns(), rules, verdict)

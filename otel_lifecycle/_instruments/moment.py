@@ -31,7 +31,7 @@ class Moment:
         self.span_context = span_context
         self.time_unix_nano = time_unix_nano
         # The bit itself: `TraceFlags.sampled` is a Python property, and this runs for every request.
-        self.sampled: bool = span_context.is_valid and bool(span_context.trace_flags & 1)
+        self.sampled: bool = bool(span_context.trace_flags & 1) and span_context.is_valid
         self._context: Context | None = None
 
     @property

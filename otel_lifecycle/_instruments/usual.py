@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import repeat
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import attrgetter, eq
 from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
+from otel_lifecycle._core.outcome import MIXED
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import (
     UsualEnd,
@@ -57,19 +58,25 @@ _Judged: TypeAlias = "tuple[Sequence[UsualVerdict | None], UsualTimes]"
 def fold_usual(requests: Iterable[UsualRequest], sets: LabelSets) -> None:
     """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
     # By identity: requests of one server share these objects, and comparing them costs more than a further column.
-    alike: dict[tuple[int, str, int], list[UsualRequest]] = {}
+    alike: dict[tuple[int, str, int, bool | None], list[UsualRequest]] = {}
     for request in requests:
-        end = request.end
-        key = id(end.labels), end.shape, id(request.rules)
+        end, _, _, rules, verdict = request
+        bare = verdict is None and end.log is None and end.interference is None and end.usage is None
+        key = id(end.labels), end.shape, id(rules), end.alone if bare else None
         if key in alike:
             alike[key].append(request)
         else:
             alike[key] = [request]
-    for together in alike.values():
-        _fold_alike(together, sets)
+    for (_, _, _, alone), together in alike.items():
+        _fold_alike(together, sets, alone)
 
 
-def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets) -> None:
+def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets, alone: bool | None) -> None:
+    """Fold requests with the same labels, shape and rules.
+
+    ``alone``: all of them are bare, which is to say that nothing but their boundaries is known, and all were alone on
+    their engine, or none is known to have been; None: they are of any kind.
+    """
     try:
         judged = _judge(together)
     except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
@@ -77,9 +84,13 @@ def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets) -> None:
             say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
             return
         for request in together:
-            _fold_alike([request], sets)
+            _fold_alike([request], sets, alone)
     else:
-        _Columns(sets.of(together[0].end.labels), together).add(*judged)
+        columns = _Columns(sets.of(together[0].end.labels), together)
+        if alone is None:
+            columns.add(*judged)
+        else:
+            columns.add_bare(judged[1], alone=alone)
 
 
 def _judge(together: Sequence[UsualRequest]) -> _Judged:
@@ -119,6 +130,27 @@ class _Columns:
         if self._slo is not None:
             self._add_objectives(self._slo, times, verdicts)
 
+    def add_bare(self, times: UsualTimes, *, alone: bool) -> None:
+        """Add the same of requests that have nothing but their boundaries."""
+        self._add_times(times)
+        moments, bottlenecks = self._moments, times.bottlenecks
+        for bottleneck in dict.fromkeys(bottlenecks):
+            those = list(map(eq, bottlenecks, repeat(bottleneck)))
+            cause = "idle" if alone and bottleneck == "queue" else None
+            ended = zip(repeat(1), compress(moments, those))
+            self._labels.extend(ended, semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
+            if bottleneck == MIXED:
+                for stage, spent in times.stages.items():
+                    mixed = compress(zip(spent, moments, strict=True), those)
+                    self._labels.extend(mixed, semconv.MIXED_TIME, stage)
+        waits = times.stages["queue"]
+        if alone and any(waits):
+            self._labels.extend(compress(zip(waits, moments, strict=True), waits), semconv.QUEUE_TIME, "idle")
+        if times.ttft is not None:
+            self._labels.extend(zip(repeat(1), moments), semconv.TOKENS, "output")
+        if self._slo is not None:
+            self._add_objectives(self._slo, times, [None] * len(moments))
+
     def _add_times(self, times: UsualTimes) -> None:
         labels, moments = self._labels, self._moments
         for stage, spent in times.stages.items():
@@ -151,7 +183,7 @@ class _Columns:
                 ended[key].append(moment)
             else:
                 ended[key] = [moment]
-            if bottleneck == "mixed":
+            if bottleneck == MIXED:
                 # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
                 for stage, spent in times.stages.items():
                     self._labels.add((spent[number], moment), semconv.MIXED_TIME, stage)
