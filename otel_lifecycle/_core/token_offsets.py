@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.tokens import MAX_TOKEN_TIMES, Time, merged_times
+from otel_lifecycle._core.tokens import MAX_TOKEN_TIMES, Log, Time, merged_times
 
 # Eight bytes a token would double the attribute for the few streams longer than 71 minutes.
 MAX_OFFSET_US: Final = 2**32 - 1
@@ -35,7 +35,12 @@ def token_offsets(timeline: Timeline) -> TokenOffsets | None:
     # Offsets between two clocks that disagree would look exact and be wrong.
     if any(here) and any(there) and timeline.clocks_apart():
         return None
-    listed = merged_times([*here, *there], MAX_TOKEN_TIMES)
+    return offsets_of([*here, *there])
+
+
+def offsets_of(logs: Sequence[Log]) -> TokenOffsets | None:
+    """Return the offsets of the tokens in some logs, as far as they fit."""
+    listed = merged_times(logs, MAX_TOKEN_TIMES)
     return pack_offsets(listed.times, listed.dropped)
 
 

@@ -116,13 +116,13 @@ class RequestEnding:
         # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
 
-    def retrace(self, ended_at: int, late: tuple[Log, ...], *, judged: bool, finished: bool) -> None:
+    def retrace(self, ended_at: int, late: tuple[Log, ...], *, finished: bool) -> None:
         """Take over the end of a request that completed while it was plain."""
         self._reason = self._error_type = None
         self._ended_at = ended_at
         self.late = TokensAfterEnd(late)
-        self._judged, self.finished = judged, finished
-        self._reported = "completed" if judged else None
+        self._judged = self.finished = finished
+        self._reported = "completed" if finished else None
 
     # Finishing.
 

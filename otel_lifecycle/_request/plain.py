@@ -14,7 +14,9 @@ one expression with the check that the request is not whole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter_ns
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
@@ -23,6 +25,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import DECODE, EngineSlot
+from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.tokens import Log
@@ -71,13 +74,13 @@ class PlainRequest(OneAtATime):
         "_facts",
         "_finished",
         "_given",
-        "_judged",
         "_log",
         "_shape",
         "_slot",
         "source",
         "_times",
         "_taken",
+        "_told",
         "_unmarked",
         "_unseen",
         "offset",
@@ -120,7 +123,9 @@ class PlainRequest(OneAtATime):
         self.span = span
         self._assessor = assessor
         self._unseen = unseen
-        self._ends_plainly = unseen and given.labels.role == "whole"
+        # The names of an engine's own have meanings of their own.
+        told = unseen or (assessor is not None and assessor.compat is None)
+        self._ends_plainly = told and given.labels.role == "whole"
         self._unmarked = unmarked
         # When each event of the course came.
         self._times: list[int] = []
@@ -129,7 +134,10 @@ class PlainRequest(OneAtATime):
         self._taken: Log | None = None
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
-        self._judged = self._finished = False
+        # Whether its end is ours: once it has this, nobody else judges it or ends its span.
+        self._finished = False
+        # The attributes of its span, and what held it.
+        self._told: tuple[Mapping[str, Any], Interference | None] | None = None
         self.whole: WholeRequest | None = None
         self._facts: RequestFacts | None = None
 
@@ -221,7 +229,7 @@ class PlainRequest(OneAtATime):
                 # What another thread has appended since came after the end.
                 del log[: len(tokens)]
             state.retrace(times, tokens)
-            ending.retrace(times[-1], () if log is None else (log,), judged=self._judged, finished=self._finished)
+            ending.retrace(times[-1], () if log is None else (log,), finished=self._finished)
         elif times:
             # The log may be there a line before the first token is.
             state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)

@@ -1,24 +1,29 @@
-"""The end of a request that stayed in its course and that no span shows.
+"""The end of a request that stayed in its course.
 
-How it works.  Nothing is computed here: its times and those of its tokens go to the processor, which judges them when
-metrics are collected.  All of it runs as one call of the request.  That is safe because nothing in it is somebody
-else's: a span that is not recorded has no processors, and the log of the engine and the buffer of the metrics take no
-lock of the server.  Whatever is not as expected leaves the end to the whole request (``ending.py``).
+How it works.  One call closes the request and hands its times to the processor.  Where no span shows it, the processor
+judges them when metrics are collected, and nothing is computed now.  Otherwise the span is written and ended after the
+call: ``span.end()`` calls other people's processors, which may wait for a thread that calls into this request.
+Whatever is not as expected leaves the end to the whole request (``ending.py``).
 """
 
 from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
+from typing import Final
 
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.stalls import find_stalls_in
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.usual import UsualEnd, UsualGaps, usual_gaps, usual_report
+from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
 from otel_lifecycle._request.plain import PlainRequest
+from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._runtime import runtime
+
+_NOTHING_NOTED: Final = UsualNotes(0, False, None)
 
 
 class PlainEnding(PlainRequest):
@@ -28,7 +33,7 @@ class PlainEnding(PlainRequest):
 
     def complete(self) -> bool:
         """Complete it now; False, and nothing has changed, where the whole request has to."""
-        completed = False
+        mine = False
         try:
             with self._lock:
                 if (
@@ -39,22 +44,26 @@ class PlainEnding(PlainRequest):
                 ):
                     return False
                 try:
-                    self._busy = True
-                    completed = self._complete()
+                    self._busy = mine = True
+                    self._complete()
                 finally:
                     self._busy = False
-                    if self._deferred and completed:
+                    if self._deferred and self._finished:
                         self._run_deferred()
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
-        if completed:
+        finally:
+            # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
+            if mine and self._finished and not self._unseen:
+                self._end_span()
+        if self._finished:
             here = runtime()
             # The calls in between would cost more than the look.
             if here.dropped or self._times[-1] >= here.sweep_due:
                 here.housekeep()
-        return completed
+        return self._finished
 
-    def _complete(self) -> bool:
+    def _complete(self) -> None:
         path, log = self.reference(), self._log
         # What another thread appends from here on came after the end.
         if path is not None:
@@ -62,21 +71,18 @@ class PlainEnding(PlainRequest):
         taken = self._taken = None if log is None else log[:]
         now = perf_counter_ns()
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
-            return False
+            return
+        # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
+        self._finished = True
         register = runtime().open_requests
         try:
-            # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
-            self._judged = True
             self._hand_over(now, taken)
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
-        finally:
-            self._finished = True
         register.pop(self.ticket, None)
         # With tokens still coming it stays on the register, so that a sweep finds them.
-        if taken is not None and len(self._log or ()) > len(taken):
+        if taken is not None and log is not None and len(log) > len(taken):
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
-        return True
 
     def _hand_over(self, now: int, tokens: Log | None) -> None:
         given, engine, slot = self._given, self._engine, self._slot
@@ -84,14 +90,36 @@ class PlainEnding(PlainRequest):
         alone, held, gaps = False, None, None
         if engine is not None and slot is not None:
             alone = engine.leave(slot, now)
-            if not alone:
-                gaps = usual_gaps(log)
-                # Now: the log forgets what others did.
-                held = self._held(log, gaps)
-        if self._assessor is not None:
-            times, usage = tuple(self._times), given.usage or None
-            end = UsualEnd(self._shape.name, times, log, given.labels, usage, alone, held, gaps)
-            self._assessor.take_usual(end, self.span.get_span_context())
+        if not self._unseen or (slot is not None and not alone):
+            gaps = usual_gaps(log)
+            # Now: the log forgets what others did.
+            held = self._held(log, gaps)
+        assessor = self._assessor
+        if assessor is not None:
+            end = UsualEnd(
+                self._shape.name, tuple(self._times), log, given.labels, given.usage or None, alone, held, gaps
+            )
+            span = self.span.get_span_context()
+            if self._unseen:
+                assessor.take_usual(end, span)
+            else:
+                self._told = assessor.judge_usual(end, span, _NOTHING_NOTED), held
+
+    def _end_span(self) -> None:
+        span, times, assessor = self.span, self._times, self._assessor
+        try:
+            if self._told is not None and assessor is not None:
+                attributes, held = self._told
+                writer = SpanWriter(self.source, self.parent, self.offset, span)
+                tokens = self._taken if assessor.token_times else None
+                writer.write_plain(self._shape, times, attributes, held, tokens)
+        except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
+            say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+        finally:
+            try:
+                span.end(times[-1] + self.offset)
+            except Exception as error:  # noqa: BLE001  # what another processor raises comes out of span.end()
+                say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
 
     def _held(self, log: Log | None, gaps: UsualGaps) -> Interference | None:
         if self._engine is None or self._slot is None:
@@ -99,7 +127,8 @@ class PlainEnding(PlainRequest):
         times = {step.key: time for step, time in zip(self._course, self._times, strict=False)}
         stalls = None if log is None else find_stalls_in(log, gaps.gaps)
         try:
-            return self._engine.interference(self._slot, usual_report(self._shape.name, times), stalls, full=False)
+            report = usual_report(self._shape.name, times)
+            return self._engine.interference(self._slot, report, stalls, full=not self._unseen)
         except Exception as error:  # noqa: BLE001  # a fault of the log must not cost the request its metrics
             guard.fault("interference", error)
             return None

@@ -7,7 +7,8 @@ nobody knows before.  Conditions are written when they are given, so that a samp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -28,9 +29,10 @@ from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.endings import error_type
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.lifecycle import PREEMPTED, STAGE_ORDER, Stage
+from otel_lifecycle._core.lifecycle import PREEMPTED, STAGE_ORDER, Shape, Stage
 from otel_lifecycle._core.timeline import Timeline
-from otel_lifecycle._core.token_offsets import token_offsets
+from otel_lifecycle._core.token_offsets import TokenOffsets, offsets_of, token_offsets
+from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 from otel_lifecycle._propagation import links_to_culprits
@@ -171,6 +173,28 @@ class SpanWriter:
         stages = [(stage, times[stage.entered], times[stage.left]) for stage in state.timeline.shape.stages]
         self._write_stages(state.timeline, stages)
 
+    def write_plain(
+        self,
+        shape: Shape,
+        times: Sequence[int],
+        attributes: Mapping[str, Any],
+        interference: Interference | None,
+        tokens: Log | None,
+    ) -> None:
+        """Write the same of a request that stayed in its course; ``times``: of its events; ``tokens``: to be shown."""
+        offset = self._offset
+        for step, time in zip(shape.course, times, strict=False):
+            self._add_event(step.event, None, time + offset)
+        self.span.set_attributes(attributes)
+        self._add_links(interference)
+        if tokens is not None:
+            self._set_offsets(offsets_of([tokens]))
+        over = [
+            (stage.name, _ATTRIBUTES[stage.name], start + offset, end + offset)
+            for stage, (start, end) in zip(shape.stages, pairwise(times), strict=True)
+        ]
+        self._source.children.add(self.span, set_span_in_context(self.span, self.parent), over)
+
     def _add_links(self, interference: Interference | None) -> None:
         for link in links_to_culprits(interference):
             # While the span records: an ended one takes no link.
@@ -208,8 +232,10 @@ class SpanWriter:
         self.span.add_event(name, attributes, epoch_ns)
 
     def _set_token_offsets(self, timeline: Timeline) -> None:
+        self._set_offsets(token_offsets(timeline))
+
+    def _set_offsets(self, offsets: TokenOffsets | None) -> None:
         """Set every token's offset from the first in one attribute, and how many have none there."""
-        offsets = token_offsets(timeline)
         if offsets is not None:
             self.span.set_attribute(semconv.TOKEN_OFFSETS, offsets.packed)
             if offsets.dropped:
