@@ -46,8 +46,8 @@ class Timeline:
     ``remote_tokens`` hold a log for each choice; a live handle appends to ``tokens[0]`` by itself.  ``applied_at`` is
     the time that was kept of the last event, ``uncounted`` whether a chunk of unknown size has come.  ``assumed``: its
     owner counted a frame that does not say its size as one token.  ``misplaced``: tokens that lost their time because
-    they were marked live before a time already given.  ``plain``: every event so far went through :meth:`advance`, so
-    its times are our own readings in order, its tokens single ones of one choice, and it was never preempted.
+    they were marked live before a time already given.  ``plain``: all its times are our own readings, in order, its
+    tokens single ones of one choice, and it was never preempted.
     """
 
     __slots__ = (
@@ -95,23 +95,21 @@ class Timeline:
         self.remote_tokens: dict[int, Log] = {}
         self.folded: dict[int, ChoiceTokens] = {}
         self.folded_remote: dict[int, ChoiceTokens] = {}
-        self.uncounted = self.assumed = self.output_seen = False
+        self.uncounted = self.assumed = self.output_seen = self._apart = False
         self.whole_output: int | None = 0
         self.output_at: Time | None = None
         self.preemptions: Mapping[str, int] = _NONE
         self.preempted: Mapping[str, Time | None] = _NONE
         self.preempted_across: frozenset[str] = frozenset()
         self.interruptions: tuple[Interruption, ...] = ()
-        self.misplaced = 0
         self.applied_at: Time | None = None
         self._open: Interruption | None = None
         # Both lists by clock: [ours, the other process's].
         self._latest: list[Time | None] = [None, None]
         self._highest: list[Time | None] = [None, None]
-        self._apart = False
         # The latest time given for a local event, the entries of tokens[0] it came after, and those checked since.
         self._given: Time | None = None
-        self._given_from = self._checked = 0
+        self.misplaced = self._given_from = self._checked = 0
 
     @property
     def ended(self) -> bool:
@@ -121,9 +119,10 @@ class Timeline:
     def reshape(self, shape: Shape) -> bool:
         """Go on in another shape; False, and nothing changes, after a boundary that the two do not have in common."""
         state = state_in(shape, self.shape, self.state)
-        if state is not None:
-            self.shape, self.state = shape, state
-        return state is not None
+        if state is None:
+            return False
+        self.shape, self.state = shape, state
+        return True
 
     @property
     def gaps_are_certain(self) -> bool:
@@ -179,21 +178,14 @@ class Timeline:
             self.ended_in = state
         self.state = following
 
-    def arrive(self, now: Time) -> None:
-        """Move by the first event, which our clock reads now: what :meth:`advance` does, and nothing can be wrong."""
-        self.state = self.shape.stages[0].state
-        self.times["arrival"] = self._latest[0] = self._highest[0] = self.applied_at = now
-
     def retrace(self, times: list[Time], log: Log | None) -> None:
         """Move by the first events of the course at once, each at a reading of our clock; ``log``: of the tokens."""
         course = self.shape.course[: len(times)]
         self.times = {step.key: time for step, time in zip(course, times, strict=True)}
-        self.state = course[-1].state
+        self.state, self.ended_in = course[-1].state, course[-2].state if course[-1].key == "terminal" else None
         self._latest[0] = self._highest[0] = self.applied_at = times[-1]
         if log is not None:
             self.tokens[0] = log
-        if self.ended:
-            self.ended_in = course[-2].state
 
     def advance(self, event: str, now: Time) -> bool:
         """Move by one boundary or terminal event that our clock reads now; False where :meth:`apply` has to judge it.
@@ -237,8 +229,7 @@ class Timeline:
 
     def take_recorded(self, times: list[Time], logs: Mapping[int, Log]) -> bool:
         """Append tokens by another clock, ``times`` in order; False, and nothing is changed, before a time it gave."""
-        latest = self._latest[True]
-        if latest is not None and times[0] < latest:
+        if (latest := self._latest[True]) is not None and times[0] < latest:
             return False
         for choice, log in logs.items():
             self.remote_tokens.setdefault(choice, []).extend(log)
@@ -317,8 +308,7 @@ class Timeline:
 
     def witness(self, now: Time) -> None:
         """Note that everything the other clock has timed so far had happened by ``now`` on ours."""
-        latest = self._latest[True]
-        if latest is not None and latest > now:
+        if (latest := self._latest[True]) is not None and latest > now:
             self._apart = True
 
     def _interrupt(self, timestamp: Time | None, remote: bool) -> None:

@@ -93,10 +93,10 @@ class RequestEnding:
         self.silenced = False
         self.finished = False
         self.late = _NOTHING_LATE
-        # Set by `close`, before anything reads them.
-        self._reason: str | None
-        self._error_type: str | None
+        # Set by `close`, before anything reads it.
         self._ended_at: int
+        self._reason: str | None = None
+        self._error_type: str | None = None
         self._reported: str | None = None
         # Its holder finishes the request: another thread, or this one, interrupted by a signal handler meanwhile.
         self._finishing = Lock()
@@ -105,20 +105,16 @@ class RequestEnding:
 
     # Closing.
 
-    def close(
-        self, status: str, late: tuple[Log, ...], *, reason: str | None = None, error_type: str | None = None
-    ) -> None:
+    def close(self, status: str, late: tuple[Log, ...], reason: str | None, error_type: str | None = None) -> None:
         """Fix how it ended; ``late`` are the lists that threads in the middle of ``token()`` still append to."""
-        self._reason, self._error_type = reason, error_type
+        self._reason, self._error_type, self.provisional = reason, error_type, None
         self._ended_at = perf_counter_ns()
         self.late = TokensAfterEnd(late)
-        self.provisional = None
         # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
 
     def retrace(self, ended_at: int, late: tuple[Log, ...], *, finished: bool) -> None:
         """Take over the end of a request that completed while it was plain."""
-        self._reason = self._error_type = None
         self._ended_at = ended_at
         self.late = TokensAfterEnd(late)
         self._judged = self.finished = finished

@@ -15,6 +15,7 @@ from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.event_kinds import NOTES, RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, is_nothing
 from otel_lifecycle._request.plain_end import PlainEnding
 from otel_lifecycle._request.recorded_tokens import RecordedTokens
+from otel_lifecycle._request.token_path import FIRST, ONE
 from otel_lifecycle.errors import EventAfterTerminal, LifecycleError
 
 T = TypeVar("T")
@@ -144,6 +145,9 @@ class MarkedRequest(PlainEnding):
 
     def item(self, n: Any = 1, choice: Any = 0, at_ns: Any = NOW) -> None:
         """Mark what a stream yielded: boundaries that nobody marked pass with it."""
+        # Its first one, mostly.
+        if self.whole is None and n is ONE and choice is FIRST and at_ns is NOW and self.advance("first_token"):
+            return
         self._run(self._tokens, self.state.item, n, choice, at_ns)
 
     def _tokens(self, mark: Callable[[Any, Any, Any], None], n: Any, choice: Any, at_ns: Any) -> None:
@@ -169,10 +173,16 @@ class MarkedRequest(PlainEnding):
 
     def begin_stream(self) -> None:
         """Note the first pull of a stream: the model is at work, and what nobody marked before it has passed."""
+        if self.whole is None and self._course[len(self._times) - 1].state in {"prefill", "decode"}:
+            return
         self._while_open(self.state.pass_to, "prefill")
 
     def end_stream(self) -> None:
         """Note that a stream ended by itself."""
+        if self.whole is None and self._course[len(self._times) - 1].state == "decode":
+            self._exhausted = True
+            if self.whole is None:
+                return
         self._while_open(self.state.end_stream)
 
     def pass_to(self, state: str) -> None:

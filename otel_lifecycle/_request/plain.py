@@ -71,6 +71,7 @@ class PlainRequest(OneAtATime):
         "_course",
         "_ends_plainly",
         "_engine",
+        "_exhausted",
         "_facts",
         "_finished",
         "_given",
@@ -134,6 +135,8 @@ class PlainRequest(OneAtATime):
         self._taken: Log | None = None
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
+        # Whether a stream of it has run to its end.
+        self._exhausted = False
         # Whether its end is ours: once it has this, nobody else judges it or ends its span.
         self._finished = False
         # The attributes of its span, and what held it.
@@ -217,6 +220,7 @@ class PlainRequest(OneAtATime):
         state.path = self.reference
         if assessor is not None:
             state.checker.strict = assessor.strict
+        state.exhausted = self._exhausted
         ending = RequestEnding(state, conditions, writer, assessor, self.ticket)
         self._retrace(state, ending)
         self._take_seat(state, ending)

@@ -13,60 +13,26 @@ the handle appends to while the request is in decode.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
-from otel_lifecycle import semconv
 from otel_lifecycle._core.checker import Checker
 from otel_lifecycle._core.endings import Terminal
-from otel_lifecycle._core.lifecycle import PREEMPTED, TERMINAL_EVENTS, Shape, Stage
+from otel_lifecycle._core.lifecycle import TERMINAL_EVENTS, Shape, Stage
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.ahead import allowing_ahead
 from otel_lifecycle._request.clock import NOW, on_axis
 from otel_lifecycle._request.event_kinds import RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, EngineFeed, is_nothing
 from otel_lifecycle._request.span_events import BOUNDARY_EVENTS, SpanEvents
+from otel_lifecycle._request.state_as_it_is import OpenPart, StateAsItIs
 from otel_lifecycle._request.token_path import FIRST, ONE, PathReference
 from otel_lifecycle.errors import ForeignClock, IllegalTransition, LifecycleError
 
 
-class OpenPart(Protocol):
-    """A part of a request, as the request sees it."""
+class RequestState(StateAsItIs):
+    """One open request, and what moves it."""
 
-    def end(self, terminal: Terminal, at_ns: Any = NOW, *, remote: bool = False, if_open: bool = False) -> bool:
-        """End it."""
-
-
-class RequestState:
-    """One open request.  ``opened``: when, a reading of its clock; ``offset`` turns one into epoch nanoseconds.
-
-    ``status`` is None until it has ended; from then on nothing here changes.
-
-    ``unmarked``: nobody is known to mark its boundaries, so its stage is unknown.  ``exhausted``: a stream of it has
-    run to its end.  ``passed``: how the first exception that came out of the engine would end it.  ``parts``: those
-    that are open.
-    """
-
-    __slots__ = (
-        "_explicit_latest",
-        "_led_to",
-        "_marks_boundaries",
-        "arrived",
-        "checker",
-        "delivered",
-        "disconnected",
-        "events",
-        "exhausted",
-        "feed",
-        "offset",
-        "opened",
-        "parts",
-        "parts_opened",
-        "passed",
-        "path",
-        "status",
-        "timeline",
-        "unmarked",
-    )
+    __slots__ = ()
 
     def __init__(self, shape: Shape, opened: int, offset: int, events: SpanEvents, unmarked: bool) -> None:
         self.opened = opened
@@ -92,46 +58,12 @@ class RequestState:
         # The latest time that was given, not read: a live mark before it has no time of its own.
         self._explicit_latest: int | None = None
 
-    @property
-    def name(self) -> str:
-        """The state of the table the request is in, or what it ended as."""
-        return self.status or self.timeline.state
-
-    @property
-    def in_stage(self) -> str:
-        """The state whose stage the request is in: while it is preempted, the one that was interrupted."""
-        state = self.timeline.state
-        return self.timeline.interrupted or state if state == PREEMPTED else state
-
-    @property
-    def awaits_output(self) -> bool:
-        """Whether it is open and nothing has come out of it yet."""
-        state = self.timeline.state
-        return self.status is None and any(stage.state == state for stage in self.timeline.shape.stages[:3])
-
-    def is_legal(self, event: str) -> bool:
-        """Return whether the state allows the event."""
-        return event in self.timeline.shape.table[self.timeline.state]
-
-    def elapsed(self) -> int:
-        """Return nanoseconds since arrival, or since the handle was made where arrival is unknown."""
-        return perf_counter_ns() - (self.opened if self.arrived is None else self.arrived)
-
-    def active_stage(self) -> tuple[str, int | None]:
-        """Return the stage it is in, on the wire, and its age in nanoseconds; None where arrival is unknown."""
-        known = semconv.WIRE_STAGE.get(self.timeline.state, semconv.UNKNOWN_STAGE)
-        age = None if self.arrived is None else perf_counter_ns() - self.arrived
-        return semconv.UNKNOWN_STAGE if self.unmarked else known, age
-
     # Boundaries.
 
     def arrive(self, at_ns: Any) -> None:
         """Apply the first event.  An arrival that is given does not move the moment at which the request was opened."""
         if at_ns is NOW:
-            self.arrived = now = self.opened
-            self.timeline.arrive(now)
-            if not self.events.unseen:
-                self.events.show_transition("arrive", now)
+            self.retrace([self.opened], None)
             return
         self._apply("arrive", self._given_time("arrive", at_ns), given=True)
         self.arrived = self.timeline.applied_at

@@ -186,7 +186,7 @@ class TrackedRequest(MarkedRequest):
             return False
         if not state.timeline.plain:
             state.judge_clocks()
-        self.ending.close(state.timeline.state, late, reason=terminal.reason, error_type=terminal.error_type)
+        self.ending.close(state.timeline.state, late, terminal.reason, terminal.error_type)
         return True
 
     def end_incomplete(self, reason: str | None = None) -> None:
@@ -202,7 +202,7 @@ class TrackedRequest(MarkedRequest):
         late = self.state.release_tokens()
         self.state.checker.count(self.state.checker.missing_terminal())
         self.state.judge_clocks()
-        self.ending.close("incomplete", late, reason=reason)
+        self.ending.close("incomplete", late, reason)
         return True
 
     def leave(self, error: BaseException | None) -> None:

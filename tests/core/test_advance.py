@@ -62,7 +62,7 @@ def apply(timeline: Timeline, event: str, now: int, how: str) -> None:
 def test_an_arrival_that_is_read_now_is_one_of_both_ways(shape: str) -> None:
     """What cannot go wrong is not judged, and leaves what the two ways leave."""
     quick, short, plain = (Timeline(SHAPES[shape]) for _ in range(3))
-    quick.arrive(7)
+    quick.retrace([7], None)
     assert short.advance("arrive", 7)
     plain.apply("arrive", 7)
     assert fields(quick) == fields(short) == fields(plain)
