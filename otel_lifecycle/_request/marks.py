@@ -141,14 +141,18 @@ class MarkedRequest(PlainEnding):
 
     def token(self, n: Any, choice: Any, at_ns: Any) -> None:
         """Mark tokens that the path does not take."""
-        self._run(self._tokens, self.state.token, n, choice, at_ns)
+        if not self._is_first(n, choice, at_ns):
+            self._run(self._tokens, self.state.token, n, choice, at_ns)
+
+    def _is_first(self, n: Any, choice: Any, at_ns: Any) -> bool:
+        """Mark one token as the first of a plain request, where that is what comes next."""
+        usual = self.whole is None and n is ONE and choice is FIRST and at_ns is NOW
+        return usual and self.advance("first_token")
 
     def item(self, n: Any = 1, choice: Any = 0, at_ns: Any = NOW) -> None:
         """Mark what a stream yielded: boundaries that nobody marked pass with it."""
-        # Its first one, mostly.
-        if self.whole is None and n is ONE and choice is FIRST and at_ns is NOW and self.advance("first_token"):
-            return
-        self._run(self._tokens, self.state.item, n, choice, at_ns)
+        if not self._is_first(n, choice, at_ns):
+            self._run(self._tokens, self.state.item, n, choice, at_ns)
 
     def _tokens(self, mark: Callable[[Any, Any, Any], None], n: Any, choice: Any, at_ns: Any) -> None:
         if self.state.status is None:

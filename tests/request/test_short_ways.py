@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._request import conditions
@@ -47,50 +48,96 @@ WHOLE = [("admit", 1), ("input_ready", 2), ("first_token", 2), ("token", 1), ("c
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[dict[bool, Telemetry]]:
-    """Return a lenient and a strict set of providers, for all examples."""
-    made = {strict: Telemetry(strict=strict) for strict in (False, True)}
+def servers() -> Iterator[dict[tuple[bool, bool], Telemetry]]:
+    """Return providers for all examples: by whether they are strict, and whether requests are sampled."""
+    made = {
+        (strict, sampled): Telemetry(strict=strict, sampler=ALWAYS_ON if sampled else ALWAYS_OFF)
+        for strict in (False, True)
+        for sampled in (False, True)
+    }
+    for telemetry in made.values():
+        runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
     yield made
     for telemetry in made.values():
         telemetry.tracer_provider.shutdown()
 
 
-def served(telemetry: Telemetry, clock: Clock, shape: str, steps: list[tuple[str, int]]) -> list[Any]:
-    """Mark a request, and return all that it says."""
+def served(
+    telemetry: Telemetry, clock: Clock, shape: str, steps: list[tuple[str, int]], *, whole: bool
+) -> tuple[list[Any], list[Any]]:
+    """Mark a request; return all that it says, and what it hands over; ``whole``: it is made so before it is marked."""
     clock.now, runtime().engines = 10**15, EngineLogs()
     request, raised = telemetry.request(shape=shape), []
-    for name, later in steps:
-        clock.now += later * US
-        try:
-            MARKS[name](request)
-        except LifecycleError as error:
-            raised.append((name, error.kind))
-        raised.append((name, request.state))
-    # After every time that was given.
-    clock.now += 100 * US
-    if not request.ended:
-        request.cancel()
-    span = telemetry.spans("chat" if shape == "default" else "embeddings")[-1]
+    assert not whole or request.state == "queued"
+    taken: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(telemetry.processor, "take_usual", lambda end, span: taken.append(end))
+        for name, later in steps:
+            clock.now += later * US
+            try:
+                MARKS[name](request)
+            except LifecycleError as error:
+                raised.append((name, error.kind))
+        state = request.state
+        # After every time that was given.
+        clock.now += 100 * US
+        if not request.ended:
+            request.cancel()
+    spans = telemetry.spans("chat" if shape == "default" else "embeddings")
+    events = [[(event["name"], event["time_ns"], event["attributes"]) for event in span["events"]] for span in spans]
+    told = [request.report, state, raised, dict(request._tracked.state.checker.counts), request._ts]
+    named = sorted(span["name"] for span in telemetry.spans())
     telemetry.exporter.clear()
-    told = [request.report, raised, dict(request._tracked.state.checker.counts), request._ts]
-    return [*told, span["attributes"], [(event["name"], event["attributes"]) for event in span["events"]]]
+    return [*told, [span["attributes"] for span in spans], events, named], taken
 
 
-@example(shape="default", strict=False, steps=SKIPPED)
-@example(shape="default", strict=False, steps=AHEAD)
-@example(shape="default", strict=True, steps=WHOLE)
-@given(shape=st.sampled_from(["default", "pooling"]), strict=st.booleans(), steps=STEPS)
-def test_a_mark_by_the_short_way_says_what_the_long_way_says(
-    servers: dict[bool, Telemetry], shape: str, strict: bool, steps: list[tuple[str, int]]
+@example(shape="default", strict=False, sampled=True, steps=SKIPPED)
+@example(shape="default", strict=False, sampled=True, steps=AHEAD)
+@example(shape="default", strict=True, sampled=True, steps=WHOLE)
+@example(shape="default", strict=False, sampled=False, steps=WHOLE)
+@given(shape=st.sampled_from(["default", "pooling"]), strict=st.booleans(), sampled=st.booleans(), steps=STEPS)
+def test_a_mark_by_the_short_ways_says_what_the_long_way_says(
+    servers: dict[tuple[bool, bool], Telemetry],
+    shape: str,
+    strict: bool,
+    sampled: bool,
+    steps: list[tuple[str, int]],
 ) -> None:
-    """Reports, states, violations and spans do not depend on which of the two takes a boundary."""
+    """Reports, states, violations, spans and what is handed over do not depend on which of three ways a mark takes."""
+    telemetry = servers[strict, sampled]
     with pytest.MonkeyPatch.context() as patched:
         clock = Clock.instead(patched)
         patched.setattr(runtime(), "engines", runtime().engines)
-        short = served(servers[strict], clock, shape, steps)
+        plain = served(telemetry, clock, shape, steps, whole=False)
+        assert served(telemetry, clock, shape, steps, whole=True) == plain
         patched.setattr(RequestState, "advance", lambda *_: False)
-        assert served(servers[strict], clock, shape, steps) == short
+        # What goes the long way is judged at its end, so nothing of it is handed over.
+        assert served(telemetry, clock, shape, steps, whole=True)[0] == plain[0]
     runtime().clock_offset.forget()
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("shape", ["default", "pooling"])
+def test_a_request_that_goes_its_course_is_never_made_whole(
+    make_telemetry: Callable[..., Telemetry], shape: str, sampled: bool
+) -> None:
+    """By marks, by a stream, and while metrics are collected: this is what keeps it cheap."""
+    telemetry = make_telemetry(sampler=ALWAYS_ON if sampled else ALWAYS_OFF)
+    runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
+    for streams in (False, True) if shape == "default" else (False,):
+        with telemetry.request(shape=shape) as request:
+            request.admit()
+            telemetry.points()
+            request.input_ready()
+            for _ in request.stream(range(3)) if streams else ():
+                telemetry.points()
+            if shape == "default" and not streams:
+                request.token()
+                request.token()
+        assert (request._tracked.whole, request.ended) == (None, True)
+    assert request.outcome == "completed"
+    counted = sum(int(point["value"] or 0) for point in telemetry.points("inference.requests"))
+    assert counted == (2 if shape == "default" else 1)
 
 
 VALUES = st.one_of(
