@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from otel_lifecycle._table.alike.messages import AlikeSpans
 from otel_lifecycle._table.errors import NotATrace
 from otel_lifecycle._table.events.log import read_logs
 from otel_lifecycle._table.events.replayed import replayed
@@ -12,7 +13,7 @@ from otel_lifecycle._table.requests.from_span import is_request
 from otel_lifecycle._table.requests.troubles import note_troubles
 from otel_lifecycle._table.row import TableRow, row_of, row_of_span
 from otel_lifecycle._table.sources.reader import STDIN, Reader
-from otel_lifecycle._table.sources.spans import Span
+from otel_lifecycle._table.sources.spans import MadeRow, Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 
 Progress = Callable[[int], None]
@@ -20,10 +21,13 @@ Progress = Callable[[int], None]
 
 def rows_of(
     sources: Iterable[str], tally: ReadingTally, *, shape: str = "default", progress: Progress | None = None
-) -> Iterator[TableRow]:
-    """Yield a row per request of some sources.  Raises NotATrace for a file that is neither trace nor event log."""
+) -> Iterator[TableRow | bytes]:
+    """Yield a row per request of some sources, as bytes where it is JSON already.
+
+    Raises NotATrace for a file that is neither trace nor event log.
+    """
     # One reader for all sources, so that a span that comes in two files is in the table once.
-    reader = Reader((), tally, progress=progress)
+    reader = Reader((), tally, progress=progress, alike=AlikeSpans())
     for source in sources:
         reader.sources = [source]
         try:
@@ -35,9 +39,11 @@ def rows_of(
             yield from _of_events(source, shape, tally, progress)
 
 
-def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow]:
+def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow | bytes]:
     for item in reader:
-        if isinstance(item, Span) and is_request(item):
+        if isinstance(item, MadeRow):
+            yield item.row
+        elif isinstance(item, Span) and is_request(item):
             note_troubles(item, tally)
             yield row_of_span(item, shape)
 

@@ -66,7 +66,11 @@ class RequestTable:
 
     def add(self, row: TableRow) -> None:
         """Add a row; it is in the table after the next :meth:`flush`."""
-        self._pending.append(to_json_bytes(row))
+        self.add_made(to_json_bytes(row))
+
+    def add_made(self, row: bytes) -> None:
+        """Add a row that is a line of JSON already."""
+        self._pending.append(row)
         self.count += 1
         if len(self._pending) >= BATCH:
             self.flush()
@@ -111,10 +115,13 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def fill(table: RequestTable, rows: Iterable[TableRow]) -> None:
-    """Put all rows into a table."""
+def fill(table: RequestTable, rows: Iterable[TableRow | bytes]) -> None:
+    """Put all rows into a table; one that is bytes is a line of JSON already."""
     for row in rows:
-        table.add(row)
+        if isinstance(row, bytes):
+            table.add_made(row)
+        else:
+            table.add(row)
     table.flush()
 
 

@@ -15,6 +15,7 @@ from otel_lifecycle._cli.commands.follow import follow
 from otel_lifecycle._cli.commands.progress import reading
 from otel_lifecycle._cli.render.output import show
 from otel_lifecycle._cli.render.report import presented
+from otel_lifecycle._table.alike.messages import AlikeSpans
 from otel_lifecycle._table.errors import OK, UNUSABLE
 from otel_lifecycle._table.sources.reader import STDIN, Reader
 from otel_lifecycle._table.sources.tally import ReadingTally
@@ -97,4 +98,4 @@ def read_workload(sources: tuple[str, ...], settings: WorkloadSettings) -> Workl
     """Read some sources into a workload, with a progress bar."""
     tally = ReadingTally()
     with reading(sources) as advance:
-        return gather(Reader(sources, tally, progress=advance), settings, tally)
+        return gather(Reader(sources, tally, progress=advance, alike=AlikeSpans()), settings, tally)

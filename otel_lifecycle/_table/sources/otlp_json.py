@@ -63,13 +63,13 @@ def decode(document: object, intake: Intake) -> None:
     """Put every wanted span and metric point of a batch into the intake, and count the rest."""
     found = _unwrapped(document)
     for batch in (*_list(found, "resourceSpans"), *_list(found, "batches")):
-        resource = _resource(batch, intake)
+        resource = resource_of(batch, intake)
         for scope in (*_list(batch, "scopeSpans"), *_list(batch, "instrumentationLibrarySpans")):
-            name = _scope_name(scope)
+            name = scope_name(scope)
             for raw in _list(scope, "spans"):
-                _span(raw, resource, name, intake)
+                take_span(raw, resource, name, intake)
     for batch in _list(found, "resourceMetrics"):
-        resource = _resource(batch, intake)
+        resource = resource_of(batch, intake)
         for scope in (*_list(batch, "scopeMetrics"), *_list(batch, "instrumentationLibraryMetrics")):
             for raw in _list(scope, "metrics"):
                 take_metric(raw, resource, intake)
@@ -82,7 +82,8 @@ def _list(raw: object, key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _scope_name(scope: Raw) -> str:
+def scope_name(scope: Raw) -> str:
+    """Return the name of a scope, or an empty text."""
     try:
         # Before OTLP 0.15 a scope was an instrumentation library; some exporters still write that.
         return str((scope.get("scope") or scope["instrumentationLibrary"])["name"])
@@ -90,14 +91,16 @@ def _scope_name(scope: Raw) -> str:
         return ""
 
 
-def _resource(batch: Raw, intake: Intake) -> Attributes:
+def resource_of(batch: Raw, intake: Intake) -> Attributes:
+    """Return the attributes of the resource of a batch."""
     try:
         return attributes((batch.get("resource") or {}).get("attributes") or (), intake.lost_attribute)
     except MALFORMED:
         return {}
 
 
-def _span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
+def take_span(raw: Raw, resource: Attributes, scope: str, intake: Intake) -> None:
+    """Put a span into the intake if it is wanted, and count it if not."""
     intake.tally.read["spans"] += 1
     try:
         # Most spans of a file are of other libraries: they are tested in raw form, and only wanted ones are decoded.

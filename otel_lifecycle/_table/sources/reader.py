@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 from otel_lifecycle._table.errors import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._table.sources.decoders import decode_message, decoder_of
@@ -20,7 +20,7 @@ from otel_lifecycle._table.sources.framing import BROKEN, CutShort, Stream, mess
 from otel_lifecycle._table.sources.intake import Intake
 from otel_lifecycle._table.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._table.sources.seen import Seen
-from otel_lifecycle._table.sources.spans import Item, Span
+from otel_lifecycle._table.sources.spans import Item, MetricPoint
 from otel_lifecycle._table.sources.tally import ReadingTally
 
 Opener: TypeAlias = Callable[[], IO[bytes]]
@@ -29,6 +29,13 @@ STDIN: Final = "-"
 CHUNK: Final = 2**20
 TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"', b'"batches"', b'"traceID"')
 """What a JSON line that was cut short still shows of a trace file."""
+
+
+class Shortcut(Protocol):
+    """Reads a message without parsing it, where it can."""
+
+    def take(self, content: bytes, intake: Intake, /) -> bool:
+        """Put all of a message of JSON into an intake; return False, and do nothing, where it has to be parsed."""
 
 
 def is_url(source: str) -> bool:
@@ -40,7 +47,8 @@ class Reader:
     """Iterates over the wanted spans and metric points of ``sources``: paths, folders, globs, ``-``, Jaeger's URL.
 
     ``tally`` tells what was read and what was not.  ``everything``: spans of any library, too.  ``progress`` is called
-    with the number of bytes as they are read.  ``pipe`` opens what ``-`` stands for.  Raises NotATrace for a named file
+    with the number of bytes as they are read.  ``pipe`` opens what ``-`` stands for.  With ``alike``, requests may come
+    as rows.  Raises NotATrace for a named file
     that holds no telemetry, Unusable for one that cannot be opened, NoAnswer for a Jaeger that does not answer.
     """
 
@@ -52,12 +60,14 @@ class Reader:
         everything: bool = False,
         progress: Callable[[int], None] | None = None,
         pipe: Opener | None = None,
+        alike: Shortcut | None = None,
     ) -> None:
         self.sources = list(sources)
         self.tally = tally
         self._everything = everything
         self._progress = progress
         self._pipe = pipe or (lambda: sys.stdin.buffer)
+        self._alike = alike
         self._seen = Seen()
 
     def __iter__(self) -> Iterator[Item]:
@@ -69,7 +79,7 @@ class Reader:
         self.tally.counts["duplicates_unchecked"] = self._seen.forgotten
 
     def _is_new(self, item: Item) -> bool:
-        if not isinstance(item, Span) or self._seen.add(item.trace_id, item.span_id):
+        if isinstance(item, MetricPoint) or self._seen.add(item.trace_id, item.span_id):
             return True
         self.tally.add("duplicate", f"span {item.span_id} of trace {item.trace_id}")
         return False
@@ -131,8 +141,9 @@ class Reader:
             for number, message in enumerate(messages(stream), 1):
                 intake = self._intake(name, number)
                 BEING_READ.set(intake.place)
+                short = self._alike is not None and message[0] == "json" and self._alike.take(message[1], intake)
                 # One bad message does not end the file: after a crash the next line is whole again.
-                if reason := decode_message(message, intake):
+                if not short and (reason := decode_message(message, intake)):
                     problem = reason
                     cut |= self._unread(message[1], intake.place, reason)
                     continue

@@ -71,7 +71,15 @@ class MetricPoint:
     cumulative: bool = False
 
 
-Item: TypeAlias = Span | MetricPoint
+class MadeRow(NamedTuple):
+    """A request that was read without a span: its row of the table, as a line of JSON."""
+
+    trace_id: str
+    span_id: str
+    row: bytes
+
+
+Item: TypeAlias = Span | MetricPoint | MadeRow
 
 
 def series(own: Attributes, resource: Attributes) -> str:

@@ -1,0 +1,271 @@
+"""A template: the text of a span with holes for its values, and the text of its row with the same holes.
+
+A file of a million requests has a handful of forms of a span: the same keys in the same order.  :func:`learn` takes one
+span of a form, puts a marker in place of each value, lets the usual code make the row, and looks where the markers are
+in it.  So no rule of a row is told a second time here.  What depends on a value otherwise than by holding it stays
+part of the form; the bounds of :class:`Template` leave out the values for which the usual code does something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter, le
+from typing import Any, Final
+
+import orjson
+
+from otel_lifecycle import semconv
+from otel_lifecycle._table.machine import to_json_bytes
+from otel_lifecycle._table.requests.troubles import note_troubles
+from otel_lifecycle._table.row import row_of_span
+from otel_lifecycle._table.sources import otlp_json
+from otel_lifecycle._table.sources.intake import Intake
+from otel_lifecycle._table.sources.plausibility import LIMITS, MOST
+from otel_lifecycle._table.sources.spans import Attributes, MadeRow, Span
+from otel_lifecycle._table.sources.tally import ReadingTally
+
+_FIELD: Final = re.compile(
+    r'(?:"key":"(?P<attribute>[^"\\]*)","value":\{)?"(?P<kind>(?:trace|span|parentSpan)Id|(?:startT|endT|t)imeUnixNano'
+    r'|stringValue|intValue|doubleValue)":(?:"(?P<text>[^"\\\x00-\x1f]+)"|(?P<number>[0-9][0-9.eE+-]*))'
+)
+_ID: Final = r"(?!0+\")([0-9a-f]{%d})"
+_TIME: Final = r"([1-8][0-9]{18})"
+_TEXT: Final = r'([^"\\\x00-\x1f]+)'
+_INTEGER: Final = r"([0-9]{1,16})"
+# Loose, because a strict pattern of numbers takes half as long again: orjson parses them all in one go.
+_NUMBER: Final = r"([0-9][0-9.eE+-]*)"
+_ANY: Final = r'[^"\\\x00-\x1f]*'
+_STRICT: Final = r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+
+_FORM: Final = frozenset({semconv.OUTCOME, semconv.SHAPE, semconv.VIOLATIONS})
+"""Attributes whose value decides what the row has beside it."""
+_COMPUTED: Final = frozenset({"tokens", "gaps", "stalls", "violations"})
+"""Columns that are calculated from several values; a span that has one is read as usual."""
+_NANO: Final = 1e-9
+_EPOCH: Final = 1_700_000_000_000_000_000
+_TIMES: Final = ("timeUnixNano", "endTimeUnixNano", "startTimeUnixNano")
+_SOURCE: Final = "\u241fsource\u241f"
+_LINE: Final = 4_100_000_000
+_LIMITS: Final = dict(LIMITS)
+_LATEST: Final = 2.0**63
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What spans of one list share."""
+
+    resource: Attributes
+    scope: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """Reads the spans of one form.
+
+    ``pattern`` has a group for each hole.  A span that is no request has nothing else but ``counted``, its kind in the
+    tally.  ``numbers`` picks the holes with numbers: the times of the events in their order, the end and the start of
+    the span, and the values; ``limits`` bounds them.  ``preempts`` are the events that no other may follow at the same
+    time, for that would change the order of the stages.  ``pieces`` is the text of the row with every second element
+    free for what ``filled`` picks, after the two ids, from the holes, the source and the line.  ``stages``: the text
+    before the start of each, and which of the times are its start and its end.
+    """
+
+    pattern: re.Pattern[str]
+    counted: str | None = None
+    numbers: Callable[[Any], Any] = tuple
+    limits: tuple[float, ...] = ()
+    events: int = 0
+    arrival: int = 0
+    preempts: tuple[int, ...] = ()
+    pieces: tuple[str, ...] = ()
+    filled: Callable[[Any], Any] = tuple
+    stages: tuple[tuple[str, int, int], ...] = ()
+
+    def row(self, groups: Sequence[str], source: str, line: int) -> MadeRow | None:
+        """Return the row of a span; None where a value is beyond the bounds, ValueError where one is not JSON.
+
+        ``source`` is the inside of a JSON text.
+        """
+        numbers = orjson.loads(f"[{','.join(self.numbers(groups))}]")
+        times = numbers[: self.events + 1]
+        ordered = times == sorted(times) and numbers[self.events + 1] <= times[-1]
+        if not (ordered and all(map(le, numbers, self.limits))) or any(
+            times[at] == times[at + 1] for at in self.preempts
+        ):
+            return None
+        text = list(self.pieces)
+        trace_id, span_id, *text[1::2] = self.filled((*groups, source, str(line)))
+        arrival = numbers[self.arrival]
+        for head, start, end in self.stages:
+            text.append(f'{head}{(numbers[start] - arrival) * _NANO!r},"end":{(numbers[end] - arrival) * _NANO!r}}}')
+        text.append("]}" if self.stages else "}")
+        return MadeRow(trace_id, span_id, "".join(text).encode())
+
+
+def learn(text: str, place: Place) -> Template | None:
+    """Return a template of the form of a span, which is valid JSON; None for one that only the usual code reads."""
+    read = _read(text, place)
+    return _of_request(text, place) if read.items else _of_unwanted(text, read.tally)
+
+
+def _read(text: str, place: Place) -> Intake:
+    intake = Intake(source=_SOURCE, line=_LINE, tally=ReadingTally())
+    otlp_json.take_span(orjson.loads(text), place.resource, place.scope, intake)
+    return intake
+
+
+def _of_unwanted(text: str, tally: ReadingTally) -> Template | None:
+    """Return the template of a span that is counted at most: none of its values matters."""
+    kinds = tuple(tally.counts)
+    if kinds not in {(), ("other_spans",)}:
+        return None
+    pattern, at = [], 0
+    for field in _FIELD.finditer(text):
+        start, end = field.span("text" if field["text"] else "number")
+        pattern += [re.escape(text[at:start]), _ANY if field["text"] else _STRICT]
+        at = end
+    return Template(pattern=re.compile("".join(pattern) + re.escape(text[at:])), counted=kinds[0] if kinds else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hole:
+    """A value in the text of a span, and what may stand in its place."""
+
+    kind: str
+    start: int
+    end: int
+    pattern: str
+    limit: float
+
+
+def _holes(text: str) -> list[_Hole]:
+    found = []
+    for field in _FIELD.finditer(text):
+        quoted, attribute, kind = field["text"] is not None, field["attribute"], field["kind"]
+        start, end = field.span("text" if quoted else "number")
+        if kind.endswith("Id"):
+            pattern = _ID % (end - start)
+        elif kind.endswith("Nano"):
+            pattern = _TIME
+        # Without its key, nobody knows the bounds of a value.
+        elif attribute is None or attribute in _FORM or (kind != "intValue" and quoted != (kind == "stringValue")):
+            continue
+        else:
+            pattern = {"stringValue": _TEXT, "intValue": _INTEGER, "doubleValue": _NUMBER}[kind]
+        matched = re.compile(pattern).match(text, start)
+        if matched is not None and matched.end() == end:
+            limit = _LIMITS.get(attribute or "", MOST) if pattern in {_INTEGER, _NUMBER} else _LATEST
+            found.append(_Hole(kind=kind, start=start, end=end, pattern=pattern, limit=limit))
+    return found
+
+
+def _marker(number: int, hole: _Hole, variant: int = 0) -> str:
+    """Return a value that stands nowhere else in a row; ``number``: of the hole."""
+    if hole.kind.endswith("Id"):
+        return format(0xABCDE0000 + 0x1000 * variant + number, f"0{hole.end - hole.start}x")
+    if hole.kind.endswith("Nano"):
+        # In the order of a request: the start, the events as they come, the end.
+        place = {"startTimeUnixNano": 0, "endTimeUnixNano": 10**6}.get(hole.kind, number + 1)
+        return str(_EPOCH + 1_000_003 * place + 7 * variant)
+    kinds = {"stringValue": f"\u241f{variant}{number:04}", "intValue": f"40000{variant}{number:04}"}
+    # Ends in a digit that no shorter form of the number leaves out.
+    return kinds.get(hole.kind, f"0.7{variant}{number:04}1")
+
+
+def _marked(text: str, holes: Mapping[int, _Hole], variant: int = 0) -> str:
+    """Return the text of a span with a marker in each hole."""
+    pieces, at = [], 0
+    for number, hole in holes.items():
+        pieces += [text[at : hole.start], _marker(number, hole, variant)]
+        at = hole.end
+    return "".join(pieces) + text[at:]
+
+
+def _row_of(text: str, place: Place) -> dict[str, Any] | None:
+    """Return the row that the usual code makes; None where it does more than that, or calculates."""
+    intake = _read(text, place)
+    items = [item for item in intake.items if isinstance(item, Span)]
+    if len(items) != 1 or semconv.OUTCOME not in items[0].attributes or semconv.TOKEN_OFFSETS in items[0].attributes:
+        return None
+    note_troubles(items[0], intake.tally)
+    row = dict(row_of_span(items[0]))
+    return None if intake.tally.counts or not _COMPUTED.isdisjoint(row) else row
+
+
+def _of_request(text: str, place: Place) -> Template | None:
+    events = [event.get("name") for event in orjson.loads(text).get("events") or ()]
+    holes = dict(enumerate(_holes(text)))
+    row = _row_of(_marked(text, holes), place)
+    if row is None:
+        return None
+    # Numbers of holes stay, so that their markers do.
+    kept = {number: hole for number, hole in holes.items() if hole.kind in _TIMES or _shows(_marker(number, hole), row)}
+    template = _template(text, kept, events, row)
+    # The span itself and one with other values: what the template makes of them is what the usual code makes.
+    samples = (text, _marked(text, kept, 1))
+    return template if template is not None and all(_agrees(template, one, place) for one in samples) else None
+
+
+def _shows(marker: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row has a value and nothing made from it: a number that became a text has a form of its own there."""
+    as_text = to_json_bytes([value for value in row.values() if isinstance(value, (str, dict))]).decode()
+    return marker in to_json_bytes(row).decode() and not ("." in marker and marker in as_text)
+
+
+def _template(text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: dict[str, Any]) -> Template | None:
+    groups = {_marker(number, hole): group for group, (number, hole) in enumerate(kept.items())}
+    found = list(kept.values())
+    by_kind = [[group for group, hole in enumerate(found) if hole.kind == kind] for kind in _TIMES]
+    if [len(one) for one in by_kind] != [len(events), 1, 1]:
+        return None
+    values = [group for group, hole in enumerate(found) if hole.pattern in {_INTEGER, _NUMBER}]
+    numbers = [*by_kind[0], *by_kind[1], *by_kind[2], *values]
+    times = [int(marker) for group in numbers[: len(events) + 2] for marker, at in groups.items() if at == group]
+    stages = _stages(row, times)
+    groups |= {_SOURCE: len(kept), str(_LINE): len(kept) + 1}
+    pieces = re.split(f"({'|'.join(map(re.escape, groups))})", to_json_bytes(row).decode()[:-1])
+    filled = [row["trace_id"], row["span_id"], *pieces[1::2]]
+    if stages is None or not groups.keys() >= set(filled):
+        return None
+    return Template(
+        pattern=_pattern(text, found),
+        numbers=itemgetter(*numbers),
+        limits=tuple([found[group].limit for group in numbers]),
+        events=len(events),
+        arrival=times.index(row["arrival_ns"]),
+        preempts=tuple([at for at, name in enumerate(events) if name == "preempt"]),
+        pieces=tuple(["" if at % 2 else piece for at, piece in enumerate(pieces)]),
+        filled=itemgetter(*[groups[marker] for marker in filled]),
+        stages=stages,
+    )
+
+
+def _pattern(text: str, holes: Sequence[_Hole]) -> re.Pattern[str]:
+    pattern, at = "", 0
+    for hole in holes:
+        pattern += re.escape(text[at : hole.start]) + hole.pattern
+        at = hole.end
+    return re.compile(pattern + re.escape(text[at:]))
+
+
+def _stages(row: dict[str, Any], times: Sequence[int]) -> tuple[tuple[str, int, int], ...] | None:
+    """Take the stages out of a row of markers, in the form of :class:`Template`; None for stages that overlap."""
+    found, mark, reached = [], ',"stages":[', 0
+    for stage in row.pop("stages", ()):
+        start, end = (times.index(row["arrival_ns"] + round(stage[side] * 1e9)) for side in ("start", "end"))
+        if stage["stage"] != "preempted":
+            # Only stages one after the other keep their order when they have no length.
+            if start < reached:
+                return None
+            reached = end
+        found.append((f'{mark}{{"stage":"{stage["stage"]}","start":', start, end))
+        mark = ","
+    return tuple(found)
+
+
+def _agrees(template: Template, text: str, place: Place) -> bool:
+    matched, row = template.pattern.fullmatch(text), _row_of(text, place)
+    made = None if matched is None else template.row(matched.groups(), _SOURCE, _LINE)
+    return made is not None and row is not None and orjson.loads(made.row) == orjson.loads(to_json_bytes(row))
