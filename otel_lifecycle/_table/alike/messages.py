@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -24,7 +25,7 @@ KEPT: Final = 512
 """Places and forms of messages that are remembered."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Known:
     """The templates of one place; ``left`` may still be tried, ``met`` and ``missed`` count spans."""
 
@@ -35,9 +36,8 @@ class _Known:
     missed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Unlike:
-    """A span that no template reads."""
+class _Unlike(NamedTuple):
+    """A span that no template reads, and its place."""
 
     raw: Any
     place: Place
@@ -54,8 +54,8 @@ class AlikeSpans:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known | None] = {}
-        self._checked: dict[str, list[Place] | None] = {}
+        self._known = lru_cache(KEPT)(_known)
+        self._places = lru_cache(KEPT)(_places)
 
     def take(self, content: bytes, intake: Intake) -> bool:
         """Put a message into the intake, requests as rows; return False, and do nothing, where it has to be parsed."""
@@ -63,21 +63,19 @@ class AlikeSpans:
             found = self._found(content.decode(), intake)
         except otlp_json.MALFORMED:
             return False
-        if found is None:
-            return False
-        for one in found:
+        for one in found or ():
+            if isinstance(one, _Unlike):
+                otlp_json.take_span(one.raw, one.place.resource, one.place.scope, intake)
+                continue
+            intake.tally.read["spans"] += 1
             if isinstance(one, MadeRow):
                 intake.items.append(one)
-                intake.tally.read["spans"] += 1
-            elif isinstance(one, _Unlike):
-                otlp_json.take_span(one.raw, one.place.resource, one.place.scope, intake)
-            else:
-                intake.tally.read["spans"] += 1
-                if one is not None:
-                    intake.tally.add(one)
-        return True
+            elif one is not None:
+                intake.tally.add(one)
+        return found is not None
 
     def _found(self, text: str, intake: Intake) -> list[_Found] | None:
+        """Return the spans of a message in their order; None, or one of MALFORMED, where it has to be parsed."""
         skeleton, *lists = text.split(_SPANS)
         found: list[_Found] = []
         places = []
@@ -85,31 +83,19 @@ class AlikeSpans:
         for number, spans in enumerate(lists):
             # In the skeleton, a number stands for the spans of a list: it shows that the list is where it seems to be.
             skeleton += f"{_SPANS}{number}"
-            known = self._known_at(skeleton)
-            if known is None:
+            known = self._known(skeleton)
+            end = None if known is None else _read_list(spans, known, source, intake.line, found)
+            if known is None or end is None:
                 return None
             places.append(known.place)
-            end = _read_list(spans, known, source, intake.line, found)
-            if end is None:
-                return None
             skeleton += spans[end:]
         return found if lists and self._places(skeleton) == places else None
 
-    def _known_at(self, skeleton: str) -> _Known | None:
-        """Return what is known of the list whose number ends a text."""
-        if skeleton not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.clear()
-            places = _places(skeleton + _CLOSED)
-            self._known[skeleton] = _Known(places[-1]) if places else None
-        return self._known[skeleton]
 
-    def _places(self, skeleton: str) -> list[Place] | None:
-        if skeleton not in self._checked:
-            if len(self._checked) >= KEPT:
-                self._checked.clear()
-            self._checked[skeleton] = _places(skeleton)
-        return self._checked[skeleton]
+def _known(skeleton: str) -> _Known | None:
+    """Return what is known of the list whose number ends a text: nothing yet but its place."""
+    places = _places(skeleton + _CLOSED)
+    return _Known(place=places[-1]) if places else None
 
 
 def _places(skeleton: str) -> list[Place] | None:

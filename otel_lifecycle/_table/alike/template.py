@@ -121,12 +121,13 @@ def _of_unwanted(text: str, tally: ReadingTally) -> Template | None:
     kinds = tuple(tally.counts)
     if kinds not in {(), ("other_spans",)}:
         return None
-    pattern, at = [], 0
-    for field in _FIELD.finditer(text):
-        start, end = field.span("text" if field["text"] else "number")
-        pattern += [re.escape(text[at:start]), _ANY if field["text"] else _STRICT]
-        at = end
-    return Template(pattern=re.compile("".join(pattern) + re.escape(text[at:])), counted=kinds[0] if kinds else None)
+    holes = [
+        _Hole(kind="", start=field.start(group), end=field.end(group), pattern=pattern)
+        for field in _FIELD.finditer(text)
+        for group, pattern in (("text", _ANY), ("number", _STRICT))
+        if field[group] is not None
+    ]
+    return Template(pattern=_pattern(text, holes), counted=kinds[0] if kinds else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class _Hole:
     start: int
     end: int
     pattern: str
-    limit: float
+    limit: float = _LATEST
 
 
 def _holes(text: str) -> list[_Hole]:

@@ -32,6 +32,8 @@ _ITL: Final = (
 MARKS: Final = frozenset({*BOUNDARIES, *TERMINAL_EVENTS, "output", "preempt", "resume"})
 _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
+MOST_UNTOLD: Final = 100_000
+"""Violations of one request that are counted without their events; a damaged span may state any number."""
 _CUT: Final = 1.5e-6
 """An offset is cut to a microsecond, so a gap, or any quantile of gaps, is off by less than one."""
 
@@ -80,7 +82,7 @@ def _told_breaches(span: Span) -> tuple[Breach, ...]:
     """Return the violations that the span's own process recorded on it."""
     events = [event for event in span.events if event.name == semconv.VIOLATION_SPAN_EVENT]
     # The SDK keeps 128 events, so the count can exceed the events; the rest stays without a place.
-    untold = max((_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(events), 0)
+    untold = min(max((_whole(span.attributes.get(semconv.VIOLATIONS)) or 0) - len(events), 0), MOST_UNTOLD)
     arrival = arrival_of(span) if events else span.start_ns
     return tuple([_told_breach(event, arrival) for event in events]) + (Breach(kind=semconv.OTHER),) * untold
 
