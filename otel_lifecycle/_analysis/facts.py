@@ -67,7 +67,7 @@ def _facts_sql(settings: WorkloadSettings, believed: str, first: int | None, las
     # The limit of a year keeps a wrong clock from standing in the window's level for ever.
     passing = f"end_ns > {end} AND end_ns < {min(end + YEAR, OPEN[1])} AND arrival_ns < {end}"
     return f"""
-CREATE TABLE facts AS WITH told AS (
+CREATE VIEW facts AS WITH told AS (
   SELECT requests.rowid AS id, *, {believed} AS believed,
     coalesce(share_queue, share_preprocessing, share_prefill, share_decode) IS NOT NULL AS whole
   FROM requests

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_lifecycle._table.alike.messages import AlikeSpans
@@ -133,6 +133,10 @@ EVENTS = st.lists(
 )
 
 
+# A stage that ends before it begins, at times that are equal in one request and not in the other.
+@example(
+    names=[("input_ready", 0), ("input_ready", 0), ("arrive", 0), ("admit", 0)], times=[[0, 0, 1, 1, 0, 0, 0, 0, 0]]
+)
 @BOTH
 @given(names=EVENTS, times=st.lists(st.lists(st.integers(0, 5), min_size=9, max_size=9), min_size=1, max_size=3))
 def test_events_in_any_order_are_read_alike(

@@ -258,7 +258,7 @@ def _stages(row: dict[str, Any], times: Sequence[int]) -> tuple[tuple[str, int, 
         start, end = (times.index(row["arrival_ns"] + round(stage[side] * 1e9)) for side in ("start", "end"))
         if stage["stage"] != "preempted":
             # Only stages one after the other keep their order when they have no length.
-            if start < reached:
+            if not reached <= start <= end:
                 return None
             reached = end
         found.append((f'{mark}{{"stage":"{stage["stage"]}","start":', start, end))
