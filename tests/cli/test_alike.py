@@ -188,9 +188,9 @@ def test_a_request_that_breaks_a_rule_stands_among_the_others(tmp_path: Path) ->
     assert both(tmp_path / "some.jsonl", line(spans)) == 17
 
 
-@pytest.mark.parametrize("spelled", ["spaced", "escaped", "scopes", "empty", "behind", "twice"])
+@pytest.mark.parametrize("spelled", ["spaced", "escaped", "scopes", "empty", "behind", "twice", "many", "long"])
 def test_other_spellings_of_a_message_are_read_alike(tmp_path: Path, spelled: str) -> None:
-    """JSON with spaces or escapes, several scopes, no span, spans before their scope, and a key that comes twice."""
+    """JSON with spaces or escapes, several scopes, no span, spans before their scope, a key twice, and large ones."""
     document = json.loads(line(REQUESTS[:5]))
     batch = document["resourceSpans"][0]
     (scope,) = batch["scopeSpans"]
@@ -198,6 +198,11 @@ def test_other_spellings_of_a_message_are_read_alike(tmp_path: Path, spelled: st
         batch["scopeSpans"] = [{"scope": {"name": "other"}, "spans": spans_of(next(simulate(LOAD)), LOAD)[1:]}, scope]
     elif spelled == "empty":
         batch["scopeSpans"].insert(0, {"scope": {"name": "other"}, "spans": []})
+    elif spelled == "many":
+        batch["scopeSpans"] += [{"scope": {"name": f"other {number}"}, "spans": []} for number in range(100)]
+    elif spelled == "long":
+        for span in scope["spans"]:
+            span["attributes"] += encode({f"key {number}": f"value {number}" for number in range(1500)})
     elif spelled == "behind":
         batch["scopeSpans"] = [{"spans": scope["spans"], "scope": scope["scope"]}]
     content = orjson.dumps(document).decode()

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_lifecycle import semconv
+from otel_lifecycle._table.requests.from_span import MOST_UNTOLD, verdict_of
+from otel_lifecycle._table.sources.spans import Span
 from tests.cli.generator import Load, write
 from tests.cli.live import serve, server
 from tests.cli.running import Ran
@@ -105,6 +108,22 @@ def test_nothing_to_check_is_code_2(
     ran = cli("check", "run.json", *form)
     assert (ran.code, ran.err) == (2, "otel-lifecycle: nothing to check: no request in run.json\n")
     assert "all legal" not in ran.out
+
+
+def test_a_span_that_counts_any_number_of_violations_is_read() -> None:
+    """A damaged count takes no memory for each violation it claims."""
+    attributes = {semconv.OUTCOME: "completed", semconv.VIOLATIONS: 10**15}
+    span = Span(
+        trace_id="1" * 32,
+        span_id="1" * 16,
+        parent_id="",
+        name="",
+        start_ns=1,
+        end_ns=2,
+        attributes=attributes,
+        resource={},
+    )
+    assert len(verdict_of(span).breaches) == MOST_UNTOLD
 
 
 def test_no_name_steers_the_terminal(cli: Callable[..., Ran], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,12 @@ def test_the_worked_example_is_a_row(tmp_path: Path) -> None:
     columns = "queue_wait, preprocessing, prefill, decode_time, ttft, tpot, token_span, e2e, streamed_tokens"
     found = answers(tmp_path / "log.jsonl", f"select {columns}, bottleneck from r")
     assert found == [(2.0, 1.0, 4.0, 5.0, 7.0, 2.0, 4.0, 12.0, 3, "mixed")]
+
+
+def test_a_duckdb_without_its_private_module_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is filled and read by the public package alone, and by relations in any case."""
+    with RequestTable() as table:
+        assert table.relation().fetchall() == []
+    monkeypatch.setitem(sys.modules, "_duckdb", None)
+    with RequestTable() as table:
+        assert table.one("SELECT count(*) FROM requests") == (0,)

@@ -21,6 +21,8 @@ _CLOSED: Final = "]}]}]}"
 _END_OF: Final = json.JSONDecoder().raw_decode
 TRIED: Final = 64
 """Spans of one place from which a template is made or tried: each takes as long as a hundred spans."""
+MOST_LISTS: Final = 32
+"""Lists of spans in a message, one for each scope of each resource."""
 KEPT: Final = 512
 """Places and forms of messages that are remembered."""
 
@@ -77,6 +79,9 @@ class AlikeSpans:
     def _found(self, text: str, intake: Intake) -> list[_Found] | None:
         """Return the spans of a message in their order; None, or one of MALFORMED, where it has to be parsed."""
         skeleton, *lists = text.split(_SPANS)
+        # All that is before a list is parsed once for each list.
+        if len(lists) > MOST_LISTS:
+            return None
         found: list[_Found] = []
         places = []
         source = to_json_bytes(intake.source).decode()[1:-1]

@@ -43,6 +43,9 @@ _FORM: Final = frozenset({semconv.OUTCOME, semconv.SHAPE, semconv.VIOLATIONS})
 """Attributes whose value decides what the row has beside it."""
 _COMPUTED: Final = frozenset({"tokens", "gaps", "stalls", "violations"})
 """Columns that are calculated from several values; a span that has one is read as usual."""
+LONGEST: Final = 2**15
+MOST_HOLES: Final = 256
+"""Characters and values of the largest span that a template is made of."""
 _NANO: Final = 1e-9
 _EPOCH: Final = 1_700_000_000_000_000_000
 _TIMES: Final = ("timeUnixNano", "endTimeUnixNano", "startTimeUnixNano")
@@ -106,6 +109,9 @@ class Template:
 
 def learn(text: str, place: Place) -> Template | None:
     """Return a template of the form of a span, which is valid JSON; None for one that only the usual code reads."""
+    # The time that learning takes grows with the square of the size.
+    if len(text) > LONGEST or len(_holes(text)) > MOST_HOLES:
+        return None
     read = _read(text, place)
     return _of_request(text, place) if read.items else _of_unwanted(text, read.tally)
 
