@@ -17,7 +17,7 @@ from otel_lifecycle._table.schema import COLUMNS, TABLE, create_statement
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-BATCH: Final = 5000
+BATCH: Final = 10_000
 """Rows written together.  They pass through a file of JSON Lines: that keeps nested columns and every digit."""
 MEMORY: Final = "160MB"
 """What the database holds in memory; the rest is on disk.  Python needs about as much for itself."""
