@@ -86,6 +86,9 @@ def divide_by_stage(before: int, changes: list[tuple[int, int]], start: int, end
         throughout += share
         if count != crowd:
             prefill += (crowd >> _BITS & _FIELD) * share
-            preprocessing += (crowd >> 2 * _BITS) * share
+            # Seldom any: it would be a product of large integers for each part.
+            early = crowd >> 2 * _BITS
+            if early:
+                preprocessing += early * share
     decode = (end - start - idle) * scale - prefill - preprocessing
     return StageShares(preprocessing, prefill, decode, throughout, scale, idle)
