@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._core.attributes import end_attributes
-from otel_lifecycle._core.judge import JudgedEvents, PlacedViolation, judge_events
 from otel_lifecycle._core.lifecycle import EVENTS, SHAPES, transition_error
-from otel_lifecycle._core.usual_spans import usual_attributes
-from otel_lifecycle._core.verdict import assess
 from otel_lifecycle._table.requests.model import Breach
 from otel_lifecycle._table.sources.spans import Span
+
+if TYPE_CHECKING:
+    from otel_lifecycle._core.judge import JudgedEvents, PlacedViolation
 
 _NANO: Final = 1e-9
 _RULES: Final = {
@@ -46,6 +45,9 @@ def judge(span: Span, shape: str, threshold: float) -> Judged:
 
     ``shape`` is for spans that do not say theirs.
     """
+    # Here and below: spans of ours bring their verdict, and a report of them alone needs none of the judge.
+    from otel_lifecycle._core.judge import judge_events
+
     attributes = {semconv.SHAPE: shape, **span.attributes}
     usual = _usual(span, attributes, threshold)
     if usual is not None:
@@ -63,6 +65,8 @@ def _usual(span: Span, attributes: Mapping[str, Any], threshold: float) -> Judge
     # An attribute of an event is a count, a choice, an error or an unknown time: each needs the judge.
     if span.dropped_events or any(event.attributes for event in span.events):
         return None
+    from otel_lifecycle._core.usual_spans import usual_attributes
+
     names, times = [event.name for event in span.events], [event.time_ns for event in span.events]
     found = usual_attributes(names, times, attributes, threshold)
     return None if found is None else Judged(attributes=found.attributes, gaps=tuple([g * _NANO for g in found.gaps]))
@@ -70,6 +74,9 @@ def _usual(span: Span, attributes: Mapping[str, Any], threshold: float) -> Judge
 
 def as_judged(found: JudgedEvents, threshold: float = 0.45) -> Judged:
     """Return the verdict on some events, whose times are nanoseconds, in the form that a span has it."""
+    from otel_lifecycle._core.attributes import end_attributes
+    from otel_lifecycle._core.verdict import assess
+
     finished = found.finished
     attributes = end_attributes(finished, assess(finished, threshold=threshold))
     # Without the dropped events nothing is known of the order, so only the loss itself is reported.
