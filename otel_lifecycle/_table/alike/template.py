@@ -51,6 +51,7 @@ _EPOCH: Final = 1_700_000_000_000_000_000
 _TIMES: Final = ("timeUnixNano", "endTimeUnixNano", "startTimeUnixNano")
 _SOURCE: Final = "\u241fsource\u241f"
 _LINE: Final = 4_100_000_000
+_OFFSET: Final = "\u241foffset {}\u241f"
 _LIMITS: Final = dict(LIMITS)
 _LATEST: Final = 2.0**63
 
@@ -71,8 +72,8 @@ class Template:
     tally.  ``numbers`` picks the holes with numbers: the times of the events in their order, the end and the start of
     the span, and the values; ``limits`` bounds them.  ``preempts`` are the events that no other may follow at the same
     time, for that would change the order of the stages.  ``pieces`` is the text of the row with every second element
-    free for what ``filled`` picks, after the two ids, from the holes, the source and the line.  ``stages``: the text
-    before the start of each, and which of the times are its start and its end.
+    free for what ``filled`` picks, after the two ids, from the holes, the source, the line and the starts and ends of
+    the stages; ``offsets`` are the numbers that these are.
     """
 
     pattern: re.Pattern[str]
@@ -84,7 +85,7 @@ class Template:
     preempts: tuple[int, ...] = ()
     pieces: tuple[str, ...] = ()
     filled: Callable[[Any], Any] = tuple
-    stages: tuple[tuple[str, int, int], ...] = ()
+    offsets: tuple[int, ...] = ()
 
     def row(self, groups: Sequence[str], source: str, line: int) -> MadeRow | None:
         """Return the row of a span; None where a value is beyond the bounds, ValueError where one is not JSON.
@@ -98,12 +99,11 @@ class Template:
             times[at] == times[at + 1] for at in self.preempts
         ):
             return None
-        text = list(self.pieces)
-        trace_id, span_id, *text[1::2] = self.filled((*groups, source, str(line)))
         arrival = numbers[self.arrival]
-        for head, start, end in self.stages:
-            text.append(f'{head}{(numbers[start] - arrival) * _NANO!r},"end":{(numbers[end] - arrival) * _NANO!r}}}')
-        text.append("]}" if self.stages else "}")
+        # All in one go: orjson writes ten floats in the time that Python takes for one.
+        offsets = orjson.dumps([(numbers[at] - arrival) * _NANO for at in self.offsets]).decode()[1:-1].split(",")
+        text = list(self.pieces)
+        trace_id, span_id, *text[1::2] = self.filled((*groups, source, str(line), *offsets))
         return MadeRow(trace_id, span_id, "".join(text).encode())
 
 
@@ -230,11 +230,12 @@ def _template(text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: 
     values = [group for group, hole in enumerate(found) if hole.pattern in {_INTEGER, _NUMBER}]
     numbers = [*by_kind[0], *by_kind[1], *by_kind[2], *values]
     times = [int(marker) for group in numbers[: len(events) + 2] for marker, at in groups.items() if at == group]
-    stages = _stages(row, times)
+    offsets = _offsets(row, times)
     groups |= {_SOURCE: len(kept), str(_LINE): len(kept) + 1}
-    pieces = re.split(f"({'|'.join(map(re.escape, groups))})", to_json_bytes(row).decode()[:-1])
+    groups |= {f'"{_OFFSET.format(number)}"': len(groups) + number for number in range(len(offsets or ()))}
+    pieces = re.split(f"({'|'.join(map(re.escape, groups))})", to_json_bytes(row).decode())
     filled = [row["trace_id"], row["span_id"], *pieces[1::2]]
-    if stages is None or not groups.keys() >= set(filled):
+    if offsets is None or not groups.keys() >= set(filled):
         return None
     return Template(
         pattern=_pattern(text, found),
@@ -245,7 +246,7 @@ def _template(text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: 
         preempts=tuple([at for at, name in enumerate(events) if name == "preempt"]),
         pieces=tuple(["" if at % 2 else piece for at, piece in enumerate(pieces)]),
         filled=itemgetter(*[groups[marker] for marker in filled]),
-        stages=stages,
+        offsets=tuple(offsets),
     )
 
 
@@ -257,19 +258,19 @@ def _pattern(text: str, holes: Sequence[_Hole]) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(text[at:]))
 
 
-def _stages(row: dict[str, Any], times: Sequence[int]) -> tuple[tuple[str, int, int], ...] | None:
-    """Take the stages out of a row of markers, in the form of :class:`Template`; None for stages that overlap."""
-    found, mark, reached = [], ',"stages":[', 0
-    for stage in row.pop("stages", ()):
+def _offsets(row: dict[str, Any], times: Sequence[int]) -> list[int] | None:
+    """Put markers in a row's stages, and return the times they stand for; None for stages that overlap."""
+    found, reached = list[int](), 0
+    for stage in row.get("stages", ()):
         start, end = (times.index(row["arrival_ns"] + round(stage[side] * 1e9)) for side in ("start", "end"))
         if stage["stage"] != "preempted":
             # Only stages one after the other keep their order when they have no length.
             if not reached <= start <= end:
                 return None
             reached = end
-        found.append((f'{mark}{{"stage":"{stage["stage"]}","start":', start, end))
-        mark = ","
-    return tuple(found)
+        stage.update(start=_OFFSET.format(len(found)), end=_OFFSET.format(len(found) + 1))
+        found += (start, end)
+    return found
 
 
 def _agrees(template: Template, text: str, place: Place) -> bool:
