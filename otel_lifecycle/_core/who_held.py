@@ -11,6 +11,7 @@ from typing import Final
 from otel_lifecycle._core.crowd import StageShares, divide_by_stage
 from otel_lifecycle._core.engine_slot import PREEMPTED, RUNNING, EngineSlot
 from otel_lifecycle._core.interference import (
+    CULPRIT_SHARE,
     Culprit,
     Interference,
     QueueSplit,
@@ -20,7 +21,7 @@ from otel_lifecycle._core.interference import (
     queue_split,
 )
 from otel_lifecycle._core.lifecycle import SHAPES, Shape
-from otel_lifecycle._core.overlap import divide, longest_share, without
+from otel_lifecycle._core.overlap import Piece, divide, longest_share, without
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import Stalls
 from otel_lifecycle._core.survey import Survey, Window, Windows, survey
@@ -152,13 +153,22 @@ def _split_stalls(
         if stage == "prefill" and start < last and end > first
     ]
     whole = sum(end - start for start, end in rest)
-    beside, largest = longest_share(prefills, rest)
-    split = StallSplit(prefill=beside, preemption=stalls.time - whole, unexplained=whole - beside)
-    # Rounded up: few stalls have a culprit, and only those are divided exactly.
-    if not full or not may_be_culprit(ceil(largest) + 1, 1, beside):
-        return split, []
-    shares = divide(prefills, rest)
-    return split, culprits(shares.scaled, shares.scale, beside, "stall")
+    beside, stallers = _beside_prefills(prefills, rest, full=full)
+    return StallSplit(prefill=beside, preemption=stalls.time - whole, unexplained=whole - beside), stallers
+
+
+def _beside_prefills(
+    prefills: list[Piece[EngineSlot]], stalls: list[tuple[int, int]], *, full: bool
+) -> tuple[int, list[Culprit]]:
+    """Return how much of the stalls lies beside a prefill, and whose prefills took a fair part of that."""
+    # Of so few, one has a fair part; of more, perhaps none has.
+    if not full or len(prefills) > CULPRIT_SHARE:
+        covered, largest = longest_share(prefills, stalls)
+        # Rounded up: the share is not exact.
+        if not full or not may_be_culprit(ceil(largest) + 1, 1, covered):
+            return covered, []
+    shares = divide(prefills, stalls)
+    return shares.covered, culprits(shares.scaled, shares.scale, shares.covered, "stall")
 
 
 def _mean(total: int, window: Window) -> float | None:
