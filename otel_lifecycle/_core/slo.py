@@ -8,7 +8,7 @@ every objective that was judged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from otel_lifecycle._core.lifecycle import get_shape
@@ -33,7 +33,7 @@ class Slo:
     e2e: float | None = None
 
     def __post_init__(self) -> None:
-        objectives = {item.name: getattr(self, item.name) for item in fields(self)}
+        objectives = self._objectives()
         if all(value is None for value in objectives.values()):
             raise ConfigurationError(f"an SLO needs one of {', '.join(objectives)}")
         for name, value in objectives.items():
@@ -43,12 +43,15 @@ class Slo:
                     f"the SLO of {name} is {shown(value)}; it must be a positive number of seconds"
                 )
 
+    def _objectives(self) -> dict[str, float | None]:
+        # Not by `dataclasses.fields`, which would be half of what judging costs.
+        return {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+
     def judge(self, figures: Mapping[str, Any], *, completed: bool) -> dict[str, bool]:
         """Return each objective that can be judged and whether it was met, and the whole under :data:`WHOLE`."""
-        objectives = {item.name: getattr(self, item.name) for item in fields(self)}
         verdict = {
             name: figures[name] <= limit
-            for name, limit in objectives.items()
+            for name, limit in self._objectives().items()
             if limit is not None and figures.get(name) is not None
         }
         # A request that did not complete misses its SLO, however good its figures are.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
-from operator import attrgetter, eq
+from operator import attrgetter, eq, is_not
 from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
@@ -225,15 +225,26 @@ class _Columns:
             labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
 
     def _add_objectives(self, slo: Slo, times: UsualTimes, verdicts: Sequence[UsualVerdict | None]) -> None:
-        tpots = [None if verdict is None else verdict.tpot for verdict in verdicts]
-        firsts = times.ttft or repeat(None, len(tpots))
+        figures: dict[str, Sequence[float | None]] = {
+            "ttft": times.ttft or [None] * len(verdicts),
+            "tpot": [None if verdict is None else verdict.tpot for verdict in verdicts],
+            "e2e": times.e2e,
+        }
+        # If the slowest of them met each objective, all did, and none is looked at by itself.
+        known = {name: [figure for figure in column if figure is not None] for name, column in figures.items()}
+        worst = {name: max(column, default=None) for name, column in known.items()}
+        kept = slo.judge(worst, completed=True)
+        if all(kept.values()):
+            for objective in kept:
+                judged = map(is_not, figures.get(objective, self._moments), repeat(None))
+                self._labels.extend(
+                    zip(repeat(1), compress(self._moments, judged)), semconv.SLO_RESULTS, objective, True, None
+                )
+            return
         ended: dict[tuple[str, bool, str | None], list[Moment]] = {}
-        for number, row in enumerate(zip(firsts, tpots, times.e2e, self._moments, strict=True)):
-            *figures, moment = row
+        for number, row in enumerate(zip(*figures.values(), strict=True)):
             stages = {stage: spent[number] for stage, spent in times.stages.items()}
-            for result in judge_objectives(
-                slo, self._shape, dict(zip(("ttft", "tpot", "e2e"), figures, strict=True)), stages
-            ):
-                ended.setdefault(result, []).append(moment)
+            for result in judge_objectives(slo, self._shape, dict(zip(figures, row, strict=True)), stages):
+                ended.setdefault(result, []).append(self._moments[number])
         for (objective, met, stage), moments in ended.items():
             self._labels.extend(zip(repeat(1), moments), semconv.SLO_RESULTS, objective, met, stage)

@@ -82,16 +82,12 @@ class RequestEnding:
         assessor: Assessor | None,
         ticket: int,
     ) -> None:
-        self._state = state
-        self._conditions = conditions
-        self._writer = writer
-        self.assessor = assessor
-        self.ticket = ticket
+        self._state, self._conditions, self._writer = state, conditions, writer
+        self.assessor, self.ticket = assessor, ticket
         self.seat: EngineSeat | None = None
         self.provisional: tuple[Terminal | None, Any] | None = None
         self.durations: Mapping[str, int] = {}
-        self.silenced = False
-        self.finished = False
+        self.silenced = self.finished = False
         self.late = _NOTHING_LATE
         # Set by `close`, before anything reads it.
         self._ended_at: int
@@ -100,8 +96,7 @@ class RequestEnding:
         self._reported: str | None = None
         # Its holder finishes the request: another thread, or this one, interrupted by a signal handler meanwhile.
         self._finishing = Lock()
-        self._judged = False
-        self._told = False
+        self._judged = self._told = False
 
     # Closing.
 
@@ -113,12 +108,17 @@ class RequestEnding:
         # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
 
-    def retrace(self, ended_at: int, late: tuple[Log, ...], *, finished: bool) -> None:
-        """Take over the end of a request that completed while it was plain."""
+    def retrace(self, ended_at: int, late: tuple[Log, ...]) -> None:
+        """Take over the end of a request that completed while it was plain, which is finished there."""
         self._ended_at = ended_at
         self.late = TokensAfterEnd(late)
-        self._judged = self.finished = finished
-        self._reported = "completed" if finished else None
+        self._judged = self.finished = True
+        self._reported = "completed"
+
+    def judge_again(self) -> None:
+        """Finish after all what was taken over as finished."""
+        self._judged = self.finished = False
+        self.finish()
 
     # Finishing.
 
@@ -190,8 +190,7 @@ class RequestEnding:
                     compat=compat,
                     usage=assessor.gen_ai_usage,
                 )
-            request_id = self._conditions.attributes.get(semconv.REQUEST_ID)
-            if compat == "vllm" and request_id is not None:
+            if compat == "vllm" and (request_id := self._conditions.attributes.get(semconv.REQUEST_ID)) is not None:
                 self._writer.set({semconv.GEN_AI_REQUEST_ID: request_id})
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)

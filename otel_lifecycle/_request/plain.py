@@ -73,8 +73,8 @@ class PlainRequest(OneAtATime):
         "_engine",
         "_exhausted",
         "_facts",
-        "_finished",
         "_given",
+        "_judged",
         "_log",
         "_shape",
         "_slot",
@@ -137,8 +137,7 @@ class PlainRequest(OneAtATime):
         self._slot: EngineSlot | None = None
         # Whether a stream of it has run to its end.
         self._exhausted = False
-        # Whether its end is ours: once it has this, nobody else judges it or ends its span.
-        self._finished = False
+        self._judged = False
         # The attributes of its span, and what held it.
         self._told: tuple[Mapping[str, Any], Interference | None] | None = None
         self.whole: WholeRequest | None = None
@@ -228,12 +227,12 @@ class PlainRequest(OneAtATime):
 
     def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
         times, log, tokens = self._times, self._log, self._taken
-        if len(times) == len(self._course) - 1:
+        if self._closed():
             if log is not None and tokens is not None:
                 # What another thread has appended since came after the end.
                 del log[: len(tokens)]
             state.retrace(times, tokens)
-            ending.retrace(times[-1], () if log is None else (log,), finished=self._finished)
+            ending.retrace(times[-1], () if log is None else (log,))
         elif times:
             # The log may be there a line before the first token is.
             state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)
@@ -257,14 +256,13 @@ class PlainRequest(OneAtATime):
     @property
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
-        # The last of the course never comes.
-        return len(self._times) == len(self._course) - 1 if self.whole is None else self.state.status is not None
+        return self._closed() if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
         """Whether it is open, or something came after its end that was not recorded yet."""
         if self.whole is None:
-            return not self._finished or self._outran()
+            return not self._closed() or self._outran()
         return self.state.status is None or bool(self.ending.late)
 
     def active(self) -> tuple[str, int | None] | None:
@@ -281,12 +279,16 @@ class PlainRequest(OneAtATime):
             return None
         return self.state.active_stage()
 
+    def _closed(self) -> bool:
+        """Whether it has completed in its course; the last of that never comes."""
+        return len(self._times) == len(self._course) - 1
+
     def _outran(self) -> bool:
         """Whether tokens were appended after those that the end took."""
         return self._log is not None and self._taken is not None and len(self._log) > len(self._taken)
 
     def _rests(self) -> bool:
-        """Whether a sweep has nothing to do: it is plain and open, or ended and done with, and its log is short."""
-        if self.whole is not None or (self.ended and (not self._finished or self._outran())):
+        """Whether a sweep has nothing to do: it is plain, its log is short, and nothing came after its end."""
+        if self.whole is not None or (self._closed() and self._outran()):
             return False
         return self._log is None or len(self._log) <= FOLD_ABOVE

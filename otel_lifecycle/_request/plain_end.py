@@ -48,20 +48,21 @@ class PlainEnding(PlainRequest):
                     self._complete()
                 finally:
                     self._busy = False
-                    if self._deferred and self._finished:
+                    if self._deferred and self._closed():
                         self._run_deferred()
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
         finally:
             # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
-            if mine and self._finished and not self._unseen:
-                self._end_span()
-        if self._finished:
-            here = runtime()
-            # The calls in between would cost more than the look.
-            if here.dropped or self._times[-1] >= here.sweep_due:
-                here.housekeep()
-        return self._finished
+            if mine and self._closed():
+                self._finish()
+        if not self._closed():
+            return False
+        here = runtime()
+        # The calls in between would cost more than the look.
+        if here.dropped or self._times[-1] >= here.sweep_due:
+            here.housekeep()
+        return True
 
     def _complete(self) -> None:
         path, log = self.reference(), self._log
@@ -72,8 +73,7 @@ class PlainEnding(PlainRequest):
         now = perf_counter_ns()
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return
-        # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
-        self._finished = True
+        # From here on its end is ours: whoever makes it whole finds it finished.
         register = runtime().open_requests
         try:
             self._hand_over(now, taken)
@@ -85,6 +85,8 @@ class PlainEnding(PlainRequest):
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _hand_over(self, now: int, tokens: Log | None) -> None:
+        # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
+        self._judged = True
         given, engine, slot = self._given, self._engine, self._slot
         log = tokens if tokens is not None and len(tokens) > 1 else None
         alone, held, gaps = False, None, None
@@ -104,6 +106,13 @@ class PlainEnding(PlainRequest):
                 assessor.take_usual(end, span)
             else:
                 self._told = assessor.judge_usual(end, span, _NOTHING_NOTED), held
+
+    def _finish(self) -> None:
+        """End the span; after an exception out of a signal handler, which broke the end off, judge it as well."""
+        if not self._judged:
+            self.ending.judge_again()
+        elif not self._unseen:
+            self._end_span()
 
     def _end_span(self) -> None:
         span, times, assessor = self.span, self._times, self._assessor

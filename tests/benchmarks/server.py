@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
-from tests.benchmarks.subjects import EDGES, LABELS, MODEL
+from tests.benchmarks.subjects import EDGES, LABELS, MODEL, OBJECTIVES
 
 STACKS: dict[str, dict[str, Any]] = {
     "h11": {"loop": "asyncio", "http": "h11"},
@@ -51,7 +51,9 @@ class Telemetry:
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{endpoint}/v1/metrics"))
         self.meter_provider = MeterProvider([reader])
         self.tracer_provider = TracerProvider()
-        self.tracer_provider.add_span_processor(LifecycleSpanProcessor(meter_provider=self.meter_provider))
+        self.tracer_provider.add_span_processor(
+            LifecycleSpanProcessor(meter_provider=self.meter_provider, slo=OBJECTIVES)
+        )
         exporter = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=GIVE_UP_S)
         self.tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
         self.tracer = self.tracer_provider.get_tracer("naive")

@@ -32,6 +32,8 @@ LABELS = {
     semconv.GEN_AI_REQUEST_MODEL: MODEL,
 }
 EDGES = list(semconv.TOKEN_GAP_BUCKETS)
+OBJECTIVES = lifecycle.Slo(ttft=1, tpot=0.1, e2e=60)
+"""Everything is switched on; nearly all requests of a healthy server meet theirs."""
 
 
 class Method:
@@ -94,7 +96,7 @@ class Lifecycle(Providers):
 
     def __init__(self, *, sampled: bool = True) -> None:
         super().__init__(sampled=sampled)
-        self.processor = LifecycleSpanProcessor(meter_provider=self.meter_provider)
+        self.processor = LifecycleSpanProcessor(meter_provider=self.meter_provider, slo=OBJECTIVES)
         self.tracer_provider.add_span_processor(self.processor)
         # No processor sees an unsampled span, and several live in this process: say whose requests these are.
         runtime().seen_with(self.tracer_provider, self.processor)
