@@ -194,6 +194,8 @@ CONDITIONS: Final[Mapping[str, Condition]] = {row.name: row for row in _ROWS}
 CONDITION_DEFAULTS: Final[Mapping[str, object]] = {row.name: row.usual if row.label else None for row in _ROWS}
 """What a condition is if it is not given: a label that is never unset has its usual value."""
 
+USAGE: Final = {row.name: row for row in _ROWS if row.usage}.keys()
+"""Those that are token counts."""
 SERVER_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.server)
 STARTUP_CONDITIONS: Final = tuple(row.name for row in _ROWS if row.startup)
 

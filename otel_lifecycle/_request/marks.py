@@ -177,13 +177,13 @@ class MarkedRequest(PlainEnding):
 
     def begin_stream(self) -> None:
         """Note the first pull of a stream: the model is at work, and what nobody marked before it has passed."""
-        if self.whole is None and self._course[len(self._times) - 1].state in {"prefill", "decode"}:
+        if self._is_in("prefill", "decode"):
             return
         self._while_open(self.state.pass_to, "prefill")
 
     def end_stream(self) -> None:
         """Note that a stream ended by itself."""
-        if self.whole is None and self._course[len(self._times) - 1].state == "decode":
+        if self._is_in("decode"):
             self._exhausted = True
             if self.whole is None:
                 return
@@ -215,6 +215,10 @@ class MarkedRequest(PlainEnding):
 
     def enter_stage(self, stage: Stage) -> bool:
         """Pass the earlier stages that nobody marked; False, and a violation, where that cannot be."""
+        if self._is_in(stage.state):
+            self._unmarked = False
+            if self.whole is None:
+                return True
         return bool(self._run(self._enter_stage, stage))
 
     def _enter_stage(self, stage: Stage) -> bool:

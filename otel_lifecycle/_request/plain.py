@@ -47,13 +47,10 @@ from otel_lifecycle._runtime import runtime
 class WholeRequest:
     """The parts of a request that is not plain any more."""
 
-    __slots__ = ("conditions", "ending", "state", "writer")
+    __slots__ = ("conditions", "ending", "state")
 
-    def __init__(
-        self, conditions: RequestConditions, writer: SpanWriter, ending: RequestEnding, state: RequestState
-    ) -> None:
+    def __init__(self, conditions: RequestConditions, ending: RequestEnding, state: RequestState) -> None:
         self.conditions = conditions
-        self.writer = writer
         self.ending = ending
         self.state = state
 
@@ -62,8 +59,8 @@ class PlainRequest(OneAtATime):
     """One request.  ``opened``: when, a reading of its clock; ``offset`` turns one into epoch nanoseconds.
 
     ``span``: its span, of ``source``, started in the context ``parent``.  ``reference``: the weak reference to its
-    handle, which contexts hold, too.  ``ticket``: its number in the runtime.  ``conditions``, ``ending``, ``state`` and
-    ``writer`` are made when they are asked for, and are those of ``whole`` then.
+    handle, which contexts hold, too.  ``ticket``: its number in the runtime.  ``conditions``, ``ending`` and ``state``
+    are made when they are asked for, and are those of ``whole`` then.
     """
 
     __slots__ = (
@@ -84,6 +81,7 @@ class PlainRequest(OneAtATime):
         "_told",
         "_unmarked",
         "_unseen",
+        "_writer",
         "offset",
         "opened",
         "parent",
@@ -141,6 +139,7 @@ class PlainRequest(OneAtATime):
         # The attributes of its span, and what held it.
         self._told: tuple[Mapping[str, Any], Interference | None] | None = None
         self.whole: WholeRequest | None = None
+        self._writer: SpanWriter | None = None
         self._facts: RequestFacts | None = None
 
     def open(self, reference: HandleReference, arrived_at_ns: AtNs) -> None:
@@ -192,8 +191,13 @@ class PlainRequest(OneAtATime):
 
     @property
     def writer(self) -> SpanWriter:
-        """What writes its spans."""
-        return (self.whole or self._make_whole()).writer
+        """What writes its spans; a block needs it of a plain request, too."""
+        if self._writer is None:
+            with self._lock:
+                made = SpanWriter(self.source, self.parent, self.offset, self.span)
+                # In one expression, as in `_build`.
+                self._writer = self._writer or made  # type: ignore[redundant-expr]  # see the module
+        return self._writer
 
     def _make_whole(self) -> WholeRequest:
         with self._lock:
@@ -213,7 +217,7 @@ class PlainRequest(OneAtATime):
     def _built(self) -> WholeRequest:
         given, assessor = self._given, self._assessor
         conditions = given if type(given) is RequestConditions else own_conditions(given)
-        writer = SpanWriter(self.source, self.parent, self.offset, self.span)
+        writer = self.writer
         events = UNSEEN if self._unseen else SpanEvents()
         state = RequestState(self._shape, self.opened, self.offset, events, self._unmarked)
         state.path = self.reference
@@ -223,7 +227,7 @@ class PlainRequest(OneAtATime):
         ending = RequestEnding(state, conditions, writer, assessor, self.ticket)
         self._retrace(state, ending)
         self._take_seat(state, ending)
-        return WholeRequest(conditions, writer, ending, state)
+        return WholeRequest(conditions, ending, state)
 
     def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
         times, log, tokens = self._times, self._log, self._taken
@@ -242,6 +246,11 @@ class PlainRequest(OneAtATime):
             state.feed = ending.seat = EngineSeat(self._given.engine, self._engine, self._slot)
 
     # What is known of it.
+
+    @property
+    def shape(self) -> Shape:
+        """The lifecycle it goes through."""
+        return self._shape if self.whole is None else self.state.timeline.shape
 
     @property
     def labels(self) -> RequestLabels:
@@ -278,6 +287,10 @@ class PlainRequest(OneAtATime):
         if self.state.status is not None or self.ending.provisional is not None:
             return None
         return self.state.active_stage()
+
+    def _is_in(self, *states: str) -> bool:
+        """Whether it is plain and in one of some states."""
+        return self.whole is None and self._course[len(self._times) - 1].state in states
 
     def _closed(self) -> bool:
         """Whether it has completed in its course; the last of that never comes."""

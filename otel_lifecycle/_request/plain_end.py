@@ -20,7 +20,6 @@ from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
 from otel_lifecycle._request.plain import PlainRequest
-from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._runtime import runtime
 
 _NOTHING_NOTED: Final = UsualNotes(0, False, None)
@@ -119,9 +118,8 @@ class PlainEnding(PlainRequest):
         try:
             if self._told is not None and assessor is not None:
                 attributes, held = self._told
-                writer = SpanWriter(self.source, self.parent, self.offset, span)
                 tokens = self._taken if assessor.token_times else None
-                writer.write_plain(self._shape, times, attributes, held, tokens)
+                self.writer.write_plain(self._shape, times, attributes, held, tokens)
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
         finally:

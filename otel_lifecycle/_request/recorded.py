@@ -14,6 +14,7 @@ from typing import Any, Final
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.lifecycle import EVENTS, TERMINAL_EVENTS
 from otel_lifecycle._core.text import is_a
+from otel_lifecycle._request.conditions import USAGE
 from otel_lifecycle._request.event_kinds import NOTES
 from otel_lifecycle._request.recorded_tokens import NO_TOKENS, read_tokens
 from otel_lifecycle._request.tracked import TrackedRequest
@@ -21,7 +22,6 @@ from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 
 FACTS: Final = frozenset({"usage", "response"})
-USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens")
 
 
 def record_events(tracked: TrackedRequest, events: Iterable[Mapping[str, Any]]) -> None:

@@ -28,6 +28,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import end_attributes
 from otel_lifecycle._core.endings import error_type
 from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.interruption import Interruption
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import PREEMPTED, STAGE_ORDER, Shape, Stage
 from otel_lifecycle._core.timeline import Timeline
@@ -151,7 +152,7 @@ class SpanWriter:
         if not state.unmarked:
             # Nobody marks stages there: which one it was in when it ended is not known.
             stages = _stage_times(state.timeline, finished.report["timestamps"], apart)
-            self._write_stages(state.timeline, stages, apart=apart)
+            self._write_stages(stages, state.timeline.interruptions, apart=apart)
 
     def write_usual(
         self,
@@ -171,7 +172,7 @@ class SpanWriter:
         # Every boundary is known, by one clock.
         times = state.timeline.times
         stages = [(stage, times[stage.entered], times[stage.left]) for stage in state.timeline.shape.stages]
-        self._write_stages(state.timeline, stages)
+        self._write_stages(stages)
 
     def write_plain(
         self,
@@ -189,11 +190,7 @@ class SpanWriter:
         self._add_links(interference)
         if tokens is not None:
             self._set_offsets(offsets_of([tokens]))
-        over = [
-            (stage.name, _ATTRIBUTES[stage.name], start + offset, end + offset)
-            for stage, (start, end) in zip(shape.stages, pairwise(times), strict=True)
-        ]
-        self._source.children.add(self.span, set_span_in_context(self.span, self.parent), over)
+        self._write_stages((stage, *bounds) for stage, bounds in zip(shape.stages, pairwise(times), strict=True))
 
     def _add_links(self, interference: Interference | None) -> None:
         for link in links_to_culprits(interference):
@@ -277,19 +274,23 @@ class SpanWriter:
         span.end()
 
     def _write_stages(
-        self, timeline: Timeline, stages: Iterable[tuple[Stage, int, int]], *, apart: bool = False
+        self,
+        stages: Iterable[tuple[Stage, int, int]],
+        interruptions: Sequence[Interruption] = (),
+        *,
+        apart: bool = False,
     ) -> None:
         """Write one gross span for each stage, its interruptions as children."""
         context, offset = set_span_in_context(self.span, self.parent), self._offset
         over: list[tuple[str, Mapping[str, str], int, int]] = []
         for stage, start, end in stages:
             live = self._live.pop(stage.name, None) if self._live else None
-            if live is None and not timeline.interruptions:
+            if live is None and not interruptions:
                 over.append((stage.name, _ATTRIBUTES[stage.name], start + offset, end + offset))
                 continue
             span = self._start_child(stage.name, stage.name, context, start) if live is None else live.span
-            if span.is_recording() and timeline.interruptions:
-                self._write_interruptions(timeline, span, stage, apart)
+            if span.is_recording():
+                self._write_interruptions(interruptions, span, stage, apart)
             span.end((end if live is None else max(end, live.began)) + offset)
         self._source.children.add(self.span, context, over)
 
@@ -297,9 +298,11 @@ class SpanWriter:
         attributes, start_time = {semconv.STAGE: stage}, start + self._offset
         return self._source.tracer.start_span(name, context, attributes=attributes, start_time=start_time)
 
-    def _write_interruptions(self, timeline: Timeline, parent: Span, stage: Stage, apart: bool) -> None:
+    def _write_interruptions(
+        self, interruptions: Iterable[Interruption], parent: Span, stage: Stage, apart: bool
+    ) -> None:
         context = set_span_in_context(parent, self.parent)
-        for interruption in timeline.interruptions:
+        for interruption in interruptions:
             start, end = interruption.start, interruption.end
             if interruption.state != stage.state or start is None or end is None or (apart and interruption.across):
                 continue

@@ -44,7 +44,7 @@ class StageBlock(Block):
 
     def __init__(self, tracked: TrackedRequest, name: str) -> None:
         self._tracked = tracked
-        self._stage = tracked.state.timeline.shape.stage(name)
+        self._stage = tracked.shape.stage(name)
         self._active = False
         self._token: Any = None
 
@@ -67,7 +67,7 @@ class StageBlock(Block):
         elif self._active:
             self._tracked.leave_stage(self._stage)
         if self._active:
-            self._tracked.writer.left_stage(self._stage)
+            self._tracked.left_stage(self._stage)
 
 
 class NoBlock(StageBlock):

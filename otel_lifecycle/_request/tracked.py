@@ -18,6 +18,7 @@ from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, p
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.clock import NOW
+from otel_lifecycle._request.conditions import USAGE, RequestConditions, own_conditions, read_condition
 from otel_lifecycle._request.facts import RequestFacts, read_durations
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.marks import MarkedRequest
@@ -64,19 +65,23 @@ class TrackedRequest(MarkedRequest):
     # Blocks.
 
     def stage_span(self, stage: Stage) -> Span | None:
-        """Return the live span of a stage that a block is spent in; None once the request has ended.
+        """Return the live span of a stage that a block is spent in; None where no span shows the request, or its end.
 
         It is started outside of :meth:`_run`: other people's processors see it start.
         """
-        if self.ended:
+        if self._unseen or self.ended:
             return None
-        start = (
-            self.state.timeline.times.get(stage.entered) if stage.entered not in self.state.timeline.remote else None
-        )
+        if self._is_in(stage.state):
+            start: int | None = self._times[-1]
+        else:
+            timeline = self.state.timeline
+            start = timeline.times.get(stage.entered) if stage.entered not in timeline.remote else None
         return self.writer.open_stage(stage, perf_counter_ns() if start is None else start)
 
     def leave_stage(self, stage: Stage) -> None:
         """Emit the event that leaves the stage, unless the body has."""
+        if self._is_in(stage.state) and self._leave_plainly(stage.leave):
+            return
         if self.state.status is not None or self.state.in_stage != stage.state or stage.leave is None:
             return
         if stage.leave == "complete":
@@ -84,11 +89,34 @@ class TrackedRequest(MarkedRequest):
         else:
             self.mark(stage.leave)
 
+    def _leave_plainly(self, event: str | None) -> bool:
+        return event is not None and (self.complete() if event == "complete" else self.advance(event))
+
+    def left_stage(self, stage: Stage) -> None:
+        """Note that a block of the stage was left."""
+        if not self._unseen:
+            self.writer.left_stage(stage)
+
     # Conditions.
 
     def set(self, values: Mapping[str, object]) -> None:
         """Set conditions; what cannot be is an ``invalid_value`` violation and not set."""
-        self._run(self._set, values)
+        if self.whole is not None or not values.keys() <= USAGE or not self._run(self._count, values):
+            self._run(self._set, values)
+
+    def _count(self, values: Mapping[str, object]) -> bool:
+        """Set token counts of a plain request, which only its end tells; False where the whole request has to."""
+        given = self._given
+        try:
+            read = {name: read_condition(name, value)[1] for name, value in values.items()}
+        except InvalidValue:
+            return False
+        if self._closed():
+            return False
+        self._given = given = given if type(given) is RequestConditions else own_conditions(given)
+        given.usage.update(read)
+        # A read that interrupted this has made it whole, with the conditions of before.
+        return self.whole is None
 
     def follow_shape(self, shape: str) -> None:
         """Go on in another shape, unless somebody has marked a stage, or is in a block of one."""
