@@ -37,13 +37,28 @@ MARKS: dict[str, Callable[[Any], object]] = {
     "token of an engine": lambda request: request.record(
         [{"event": "token", "timestamp": opened_at(request) + 20 * US}]
     ),
+    "queue block": lambda request: spend(request, "queue"),
+    "preprocessing block": lambda request: spend(request, "preprocessing"),
+    "prefill block": lambda request: spend(request, "prefill"),
+    "stream": lambda request: list(request.stream(range(2))),
+    "usage": lambda request: request.usage(input_tokens=3, output_tokens=9),
+    "impossible usage": lambda request: request.usage(input_tokens=-3, cached_tokens=1),
     "complete": lambda request: request.complete(),
     "cancel": lambda request: request.cancel(),
 }
-USUAL = ("admit", "input_ready", "first_token")
+USUAL = ("admit", "input_ready", "first_token", "queue block", "preprocessing block", "usage")
+
+
+def spend(request: Any, stage: str) -> None:
+    """Spend a block in a stage."""
+    with request.stage(stage):
+        pass
+
+
 STEPS = st.lists(st.tuples(st.sampled_from([*MARKS, *USUAL * 5]), st.integers(0, 20)), min_size=2, max_size=12)
 SKIPPED = [("admit", 1), ("first_token", 2), ("complete", 1)]
 AHEAD = [("admit ahead", 1), ("input_ready", 2), ("first_token", 60), ("complete", 1)]
+BLOCKS = [("queue block", 1), ("preprocessing block", 1), ("usage", 1), ("stream", 1), ("complete", 1)]
 WHOLE = [("admit", 1), ("input_ready", 2), ("first_token", 2), ("token", 1), ("complete", 1), ("admit", 1)]
 
 
@@ -95,6 +110,8 @@ def served(
 @example(shape="default", strict=False, sampled=True, steps=AHEAD)
 @example(shape="default", strict=True, sampled=True, steps=WHOLE)
 @example(shape="default", strict=False, sampled=False, steps=WHOLE)
+@example(shape="default", strict=False, sampled=True, steps=BLOCKS)
+@example(shape="default", strict=False, sampled=False, steps=BLOCKS)
 @given(shape=st.sampled_from(["default", "pooling"]), strict=st.booleans(), sampled=st.booleans(), steps=STEPS)
 def test_a_mark_by_the_short_ways_says_what_the_long_way_says(
     servers: dict[tuple[bool, bool], Telemetry],
@@ -121,23 +138,29 @@ def test_a_mark_by_the_short_ways_says_what_the_long_way_says(
 def test_a_request_that_goes_its_course_is_never_made_whole(
     make_telemetry: Callable[..., Telemetry], shape: str, sampled: bool
 ) -> None:
-    """By marks, by a stream, and while metrics are collected: this is what keeps it cheap."""
+    """By marks, by blocks and a stream, and while metrics are collected: this is what keeps it cheap."""
     telemetry = make_telemetry(sampler=ALWAYS_ON if sampled else ALWAYS_OFF)
     runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
-    for streams in (False, True) if shape == "default" else (False,):
-        with telemetry.request(shape=shape) as request:
-            request.admit()
-            telemetry.points()
-            request.input_ready()
-            for _ in request.stream(range(3)) if streams else ():
+    with telemetry.request(shape=shape) as request:
+        request.admit()
+        request.input_ready()
+        if shape == "default":
+            request.token()
+            request.token()
+    assert (request._tracked.whole, request.ended) == (None, True)
+    with telemetry.request(shape=shape) as request:
+        for stage in ("queue", "preprocessing"):
+            with request.stage(stage):
                 telemetry.points()
-            if shape == "default" and not streams:
-                request.token()
-                request.token()
-        assert (request._tracked.whole, request.ended) == (None, True)
+        request.usage(input_tokens=3)
+        if shape == "default":
+            for _ in request.stream(range(3)):
+                telemetry.points()
+    assert (request._tracked.whole, request.ended) == (None, True)
     assert request.outcome == "completed"
     counted = sum(int(point["value"] or 0) for point in telemetry.points("inference.requests"))
-    assert counted == (2 if shape == "default" else 1)
+    read = [point for point in telemetry.points("inference.tokens") if "input" in point["attributes"].values()]
+    assert (counted, [point["value"] for point in read]) == (2, [3])
 
 
 VALUES = st.one_of(
