@@ -108,17 +108,12 @@ class RequestEnding:
         # Last: a thread that sees a status finds everything above in place.
         self._state.close(status)
 
-    def retrace(self, ended_at: int, late: tuple[Log, ...]) -> None:
-        """Take over the end of a request that completed while it was plain, which is finished there."""
+    def retrace(self, ended_at: int, late: tuple[Log, ...], *, judged: bool, finished: bool) -> None:
+        """Take over the end of a request that completed while it was plain."""
         self._ended_at = ended_at
         self.late = TokensAfterEnd(late)
-        self._judged = self.finished = True
-        self._reported = "completed"
-
-    def judge_again(self) -> None:
-        """Finish after all what was taken over as finished."""
-        self._judged = self.finished = False
-        self.finish()
+        self._judged, self.finished = judged, finished
+        self._reported = "completed" if judged else None
 
     # Finishing.
 

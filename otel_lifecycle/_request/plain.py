@@ -70,14 +70,15 @@ class PlainRequest(OneAtATime):
         "_engine",
         "_exhausted",
         "_facts",
+        "_finished",
+        "_finishing",
         "_given",
         "_judged",
         "_log",
         "_shape",
         "_slot",
-        "source",
-        "_times",
         "_taken",
+        "_times",
         "_told",
         "_unmarked",
         "_unseen",
@@ -86,6 +87,7 @@ class PlainRequest(OneAtATime):
         "opened",
         "parent",
         "reference",
+        "source",
         "span",
         "ticket",
         "whole",
@@ -128,14 +130,15 @@ class PlainRequest(OneAtATime):
         self._unmarked = unmarked
         # When each event of the course came.
         self._times: list[int] = []
-        # The times of its tokens, from the first one on; and at its end, those that came before it.
+        # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.
         self._log: Log | None = None
         self._taken: Log | None = None
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
         # Whether a stream of it has run to its end.
         self._exhausted = False
-        self._judged = False
+        # What has been done of its end, and whether somebody is at it.
+        self._judged = self._finished = self._finishing = False
         # The attributes of its span, and what held it.
         self._told: tuple[Mapping[str, Any], Interference | None] | None = None
         self.whole: WholeRequest | None = None
@@ -230,13 +233,11 @@ class PlainRequest(OneAtATime):
         return WholeRequest(conditions, ending, state)
 
     def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
-        times, log, tokens = self._times, self._log, self._taken
+        times, log = self._times, self._log
         if self._closed():
-            if log is not None and tokens is not None:
-                # What another thread has appended since came after the end.
-                del log[: len(tokens)]
-            state.retrace(times, tokens)
-            ending.retrace(times[-1], () if log is None else (log,))
+            state.retrace(times, self._taken)
+            done = self._finished or self._finishing
+            ending.retrace(times[-1], () if log is None else (log,), judged=self._judged or done, finished=done)
         elif times:
             # The log may be there a line before the first token is.
             state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)
@@ -271,7 +272,7 @@ class PlainRequest(OneAtATime):
     def expects_more(self) -> bool:
         """Whether it is open, or something came after its end that was not recorded yet."""
         if self.whole is None:
-            return not self._closed() or self._outran()
+            return not self._finished or bool(self._log)
         return self.state.status is None or bool(self.ending.late)
 
     def active(self) -> tuple[str, int | None] | None:
@@ -296,12 +297,10 @@ class PlainRequest(OneAtATime):
         """Whether it has completed in its course; the last of that never comes."""
         return len(self._times) == len(self._course) - 1
 
-    def _outran(self) -> bool:
-        """Whether tokens were appended after those that the end took."""
-        return self._log is not None and self._taken is not None and len(self._log) > len(self._taken)
-
     def _rests(self) -> bool:
         """Whether a sweep has nothing to do: it is plain, its log is short, and nothing came after its end."""
-        if self.whole is not None or (self._closed() and self._outran()):
+        if self.whole is not None:
             return False
+        if self._closed():
+            return self._finishing or (self._finished and not self._log)
         return self._log is None or len(self._log) <= FOLD_ABOVE

@@ -32,30 +32,20 @@ class PlainEnding(PlainRequest):
 
     def complete(self) -> bool:
         """Complete it now; False, and nothing has changed, where the whole request has to."""
-        mine = False
+        if not self._may_complete():
+            return False
         try:
-            with self._lock:
-                if (
-                    self._busy
-                    or self.whole is not None
-                    or not self._ends_plainly
-                    or self._course[len(self._times)].event != "complete"
-                ):
-                    return False
-                try:
-                    self._busy = mine = True
-                    self._complete()
-                finally:
-                    self._busy = False
-                    if self._deferred and self._closed():
-                        self._run_deferred()
+            if self._close():
+                # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
+                self._finish()
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
         finally:
-            # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
-            if mine and self._closed():
-                self._finish()
-        if not self._closed():
+            # What a signal handler broke off is finished by the next sweep.
+            self._finishing = False
+            if self.whole is not None and self._closed():
+                self.ending.finished = self._finished
+        if not self._finished:
             return False
         here = runtime()
         # The calls in between would cost more than the look.
@@ -63,25 +53,42 @@ class PlainEnding(PlainRequest):
             here.housekeep()
         return True
 
-    def _complete(self) -> None:
+    def _may_complete(self) -> bool:
+        return self._ends_plainly and self.whole is None and self._course[len(self._times)].event == "complete"
+
+    def _close(self) -> bool:
+        """Close it and hand its times over; return whether it was still open and plain."""
+        with self._lock:
+            if self._busy:
+                return False
+            try:
+                self._busy = True
+                # Only now: until here, a call that interrupts this one may end the request.
+                return self._may_complete() and self._complete()
+            finally:
+                self._busy = False
+                if self._deferred and self._closed():
+                    self._run_deferred()
+
+    def _complete(self) -> bool:
         path, log = self.reference(), self._log
         # What another thread appends from here on came after the end.
         if path is not None:
             path.lead_to(None)
         taken = self._taken = None if log is None else log[:]
+        # From the append on its end is ours: whoever makes it whole finds it finished.
+        self._finishing = True
         now = perf_counter_ns()
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
-            return
-        # From here on its end is ours: whoever makes it whole finds it finished.
-        register = runtime().open_requests
+            return False
+        if log is not None and taken is not None:
+            # Only what was copied: another thread may append meanwhile.
+            del log[: len(taken)]
         try:
             self._hand_over(now, taken)
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
-        register.pop(self.ticket, None)
-        # With tokens still coming it stays on the register, so that a sweep finds them.
-        if taken is not None and log is not None and len(log) > len(taken):
-            register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
+        return True
 
     def _hand_over(self, now: int, tokens: Log | None) -> None:
         # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
@@ -107,11 +114,16 @@ class PlainEnding(PlainRequest):
                 self._told = assessor.judge_usual(end, span, _NOTHING_NOTED), held
 
     def _finish(self) -> None:
-        """End the span; after an exception out of a signal handler, which broke the end off, judge it as well."""
-        if not self._judged:
-            self.ending.judge_again()
-        elif not self._unseen:
+        """End the span, and leave the register."""
+        if not self._unseen:
             self._end_span()
+        register = runtime().open_requests
+        register.pop(self.ticket, None)
+        # In this order: one that is interrupted here is finished when its handle is dropped.
+        self._finished = True
+        # With tokens still coming it stays there, so that a sweep finds them.
+        if self._log:
+            register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _end_span(self) -> None:
         span, times, assessor = self.span, self._times, self._assessor
@@ -123,6 +135,7 @@ class PlainEnding(PlainRequest):
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
         finally:
+            self._told = None
             try:
                 span.end(times[-1] + self.offset)
             except Exception as error:  # noqa: BLE001  # what another processor raises comes out of span.end()
