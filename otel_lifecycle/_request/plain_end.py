@@ -121,8 +121,8 @@ class PlainEnding(PlainRequest):
         register.pop(self.ticket, None)
         # In this order: one that is interrupted here is finished when its handle is dropped.
         self._finished = True
-        # With tokens still coming it stays there, so that a sweep finds them.
-        if self._log:
+        # With tokens still coming it stays there, so that a sweep finds them; another thread may just have marked some.
+        if self.expects_more:
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _end_span(self) -> None:
