@@ -28,7 +28,7 @@ SDK = tuple(map(int, version("opentelemetry-sdk").split(".")[:2]))
 pytestmark = pytest.mark.skipif(SDK < (1, 44), reason="the spans of older SDKs, which this is held against, cost less")
 
 BATCH = 66
-"""Requests that are served to one collection: two buffers full."""
+"""Requests that are served to one collection."""
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from time import perf_counter, process_time_ns
+from time import perf_counter, perf_counter_ns, process_time_ns, time_ns
 from typing import Any
 
 import uvicorn
@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
+from tests.benchmarks.floors import EndByHand, OpenRequest
 from tests.benchmarks.subjects import EDGES, LABELS, MODEL, OBJECTIVES
 
 STACKS: dict[str, dict[str, Any]] = {
@@ -132,11 +133,34 @@ async def naive(tokens: int) -> AsyncIterator[bytes]:
     span.end()
 
 
+class ByHand(EndByHand):
+    """The floor: the same spans, attributes and events written out by hand, and nothing recorded."""
+
+    def __init__(self, tracer_provider: TracerProvider) -> None:
+        self.tracer = tracer_provider.get_tracer("floor")
+        self.handed_over = []
+
+
+async def by_hand(tokens: int) -> AsyncIterator[bytes]:
+    """Serve with the least that keeps the time of each token and writes the spans of a request."""
+    floor: ByHand = app.state.by_hand
+    span = floor.tracer.start_span(f"chat {MODEL}", attributes=LABELS)
+    bounds, log = [perf_counter_ns()], []
+    async with slots:
+        bounds += [perf_counter_ns(), perf_counter_ns()]
+        async for token in engine(tokens):
+            log.append(perf_counter_ns())
+            yield frame(token)
+    floor.end(OpenRequest(span, [*bounds, log[0]], log, time_ns() - perf_counter_ns()))
+    floor.handed_over.clear()
+
+
 MODES: dict[str, Callable[[int], AsyncIterator[bytes]]] = {
     "plain": plain,
     "stream": lambda tokens: streamed(tokens, telemetry().request()),
     "token": lambda tokens: marked(tokens, telemetry().request()),
     "naive": naive,
+    "hand": by_hand,
 }
 
 
@@ -156,6 +180,7 @@ async def cpu() -> Response:
 def main() -> None:
     """Serve on loopback until killed."""
     app.state.telemetry = Telemetry(sys.argv[2])
+    app.state.by_hand = ByHand(app.state.telemetry.tracer_provider)
     stack = STACKS[sys.argv[3]]
     uvicorn.run(
         app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False, backlog=4096, **stack
