@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
 
-from otel_lifecycle import _propagation, semconv
+from otel_lifecycle import _propagation
 from otel_lifecycle._core.lifecycle import Shape, get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
@@ -75,7 +75,8 @@ def request(
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)
         check_role(conditions.get("role", "whole"))
         known, wrong = read_conditions(the_shape.operation, given(conditions))
-    return _open(the_shape, known, wrong, arrived_at_ns, previous, tracer_provider, parent, None, False)
+    handle = _open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False)
+    return _with_faults(handle, wrong) if wrong else handle
 
 
 def open_request(
@@ -95,13 +96,13 @@ def open_request(
     """
     the_shape = get_shape(shape)
     conditions, wrong = read_conditions(the_shape.operation, values)
-    return _open(the_shape, conditions, wrong, arrived_at_ns, previous, tracer_provider, parent, started, unmarked)
+    handle = _open(the_shape, conditions, arrived_at_ns, previous, tracer_provider, parent, started, unmarked)
+    return _with_faults(handle, wrong)
 
 
 def _open(
     shape: Shape,
     conditions: GivenConditions,
-    wrong: Iterable[InvalidValue],
     arrived_at_ns: AtNs,
     previous: object,
     tracer_provider: TracerProvider | None,
@@ -113,10 +114,6 @@ def _open(
     opened, offset = here.clock_offset.read() if started is None else started
     here.before_opening(opened)
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    # A copy: a sampler may change what it is given.
-    attributes = {**conditions.attributes}
-    if shape.name != "default":
-        attributes[semconv.SHAPE] = shape.name
     source = source_of(tracer_provider)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
@@ -125,7 +122,7 @@ def _open(
         # At arrival; at the moment of the call where that is unknown or impossible.
         start = offset + (opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset))
         claiming = with_claim(context, claim)
-        span = start_request_span(source, context, claiming, conditions.labels, attributes, link, start)
+        span = start_request_span(source, context, claiming, conditions, shape, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
@@ -142,9 +139,15 @@ def _open(
     )
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), arrived_at_ns)
-    # Only now: before, nobody could take it.
-    for invalid in wrong:
-        tracked.violate(invalid)
+    return handle
+
+
+def _with_faults(handle: Request, wrong: Iterable[InvalidValue]) -> Request:
+    """Count what was wrong with the conditions of a request, now that it is there."""
+    tracked = tracked_of(handle)
+    if tracked is not None:
+        for invalid in wrong:
+            tracked.violate(invalid)
     return handle
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from opentelemetry.trace import INVALID_SPAN, Span, set_span_in_context
 
-from otel_lifecycle import semconv
 from otel_lifecycle._core.lifecycle import BOUNDARIES, Shape
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.values import MAX_CHOICES, check_choice
@@ -88,12 +87,11 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
     opened, offset = anchor()
     conditions, wrong = read_conditions(shape.operation, {**_inherited(whole), **given(more), "role": "part"})
     context = set_span_in_context(whole.span, whole.parent)
-    attributes = {**conditions.attributes, semconv.CHOICE: number}
     start, source = offset + arrival_of(arrived_at_ns, opened, offset), whole.source
     span: Span = INVALID_SPAN
     try:
         claiming = with_claim(context, Claim())
-        span = start_request_span(source, context, claiming, conditions.labels, attributes, None, start)
+        span = start_request_span(source, context, claiming, conditions, shape, None, start, choice=number)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)
     part = TrackedPart(

@@ -111,23 +111,15 @@ class PlainRequest(OneAtATime):
         unmarked: bool,
     ) -> None:
         # As `free` does, without the call.
-        self._lock = new_lock()
-        self._busy = False
-        self._deferred = None
-        self._shape = shape
-        self._course = shape.course
-        self.opened = opened
-        self.offset = offset
-        self._given = given
-        self.source = source
-        self.parent = parent
-        self.span = span
-        self._assessor = assessor
-        self._unseen = unseen
+        self._lock, self._busy, self._deferred = new_lock(), False, None
+        self._shape, self._course = shape, shape.course
+        self.opened, self.offset = opened, offset
+        self.source, self.parent, self.span = source, parent, span
+        self._given, self._assessor = given, assessor
+        self._unseen, self._unmarked = unseen, unmarked
         # The names of an engine's own have meanings of their own.
         told = unseen or (assessor is not None and assessor.compat is None)
         self._ends_plainly = told and given.labels.role == "whole"
-        self._unmarked = unmarked
         # When each event of the course came.
         self._times: list[int] = []
         # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.

@@ -37,6 +37,7 @@ from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 from otel_lifecycle._propagation import links_to_culprits
+from otel_lifecycle._request.conditions import GivenConditions
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
@@ -64,12 +65,23 @@ def start_request_span(
     source: TracerSource,
     parent: Context,
     claiming: Context,
-    labels: RequestLabels,
-    attributes: Mapping[str, Any],
+    conditions: GivenConditions,
+    shape: Shape,
     link: Link | None,
     start_ns: int,
+    choice: int | None = None,
 ) -> Span:
-    """Start a request span in the context ``claiming``, ``parent`` with a claim, at epoch nanoseconds."""
+    """Start a request span in the context ``claiming``, ``parent`` with a claim, at epoch nanoseconds.
+
+    ``choice``: which answer of a request the span is of.
+    """
+    # A copy: a sampler may change what it is given.
+    attributes = {**conditions.attributes}
+    if choice is not None:
+        attributes[semconv.CHOICE] = choice
+    elif shape.name != "default":
+        attributes[semconv.SHAPE] = shape.name
+    labels = conditions.labels
     # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
     return source.tracer.start_span(
         source.span_name(labels.operation, labels.model),
