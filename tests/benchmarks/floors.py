@@ -27,6 +27,8 @@ from tests.benchmarks.measure import Trial, stopwatch
 from tests.benchmarks.subjects import LABELS, MODEL, Providers
 
 SECOND: Final = 1e9
+TTFT_S: Final = 1
+E2E_S: Final = 60
 EVENTS: Final = ("arrive", "admit", "input_ready", "first_token", "complete")
 STAGES: Final = ("queue", "preprocessing", "prefill", "decode")
 DURATIONS: Final = (semconv.QUEUE_WAIT, semconv.PREPROCESSING, semconv.PREFILL, semconv.DECODE_TIME)
@@ -124,12 +126,14 @@ def figures(bounds: list[int]) -> dict[str, Any]:
     shares = [time / whole for time in spent]
     largest = max(shares)
     stage = STAGES[shares.index(largest)]
+    ttft = (bounds[-2] - bounds[0]) / SECOND
     found: dict[str, Any] = {
         semconv.OUTCOME: "completed",
         semconv.LEGAL: True,
         semconv.VIOLATIONS: 0,
         semconv.E2E: whole / SECOND,
-        semconv.TTFT: (bounds[-2] - bounds[0]) / SECOND,
+        semconv.TTFT: ttft,
+        semconv.SLO_MET: ttft <= TTFT_S and whole <= E2E_S * SECOND,
         semconv.BOTTLENECK: stage if largest >= 0.45 else "mixed",
         semconv.DOMINANT_STAGE: stage,
         semconv.DOMINANT_SHARE: largest,
