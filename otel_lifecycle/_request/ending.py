@@ -112,6 +112,10 @@ class RequestEnding:
         """Take over the end of a request that completed while it was plain."""
         self._ended_at = ended_at
         self.late = TokensAfterEnd(late)
+        self.take_over(judged=judged, finished=finished)
+
+    def take_over(self, *, judged: bool, finished: bool) -> None:
+        """Go on from what was done of the end of a plain request."""
         self._judged, self.finished = judged, finished
         self._reported = "completed" if judged else None
 

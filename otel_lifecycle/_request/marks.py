@@ -216,9 +216,7 @@ class MarkedRequest(PlainEnding):
     def enter_stage(self, stage: Stage) -> bool:
         """Pass the earlier stages that nobody marked; False, and a violation, where that cannot be."""
         if self._is_in(stage.state):
-            self._unmarked = False
-            if self.whole is None:
-                return True
+            return True
         return bool(self._run(self._enter_stage, stage))
 
     def _enter_stage(self, stage: Stage) -> bool:

@@ -75,8 +75,10 @@ def request(
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)
         check_role(conditions.get("role", "whole"))
         known, wrong = read_conditions(the_shape.operation, given(conditions))
-    handle = _open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False)
-    return _with_faults(handle, wrong) if wrong else handle
+    if not wrong:
+        return _open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False)
+    # Not by a local name: a fault's traceback keeps this frame, and so would the frame keep the handle.
+    return _with_faults(_open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False), wrong)
 
 
 def open_request(
@@ -96,8 +98,9 @@ def open_request(
     """
     the_shape = get_shape(shape)
     conditions, wrong = read_conditions(the_shape.operation, values)
-    handle = _open(the_shape, conditions, arrived_at_ns, previous, tracer_provider, parent, started, unmarked)
-    return _with_faults(handle, wrong)
+    return _with_faults(
+        _open(the_shape, conditions, arrived_at_ns, previous, tracer_provider, parent, started, unmarked), wrong
+    )
 
 
 def _open(

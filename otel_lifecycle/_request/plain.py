@@ -65,8 +65,10 @@ class PlainRequest(OneAtATime):
 
     __slots__ = (
         "_assessor",
+        "_copied",
         "_course",
         "_ends_plainly",
+        "_entered",
         "_engine",
         "_exhausted",
         "_facts",
@@ -125,12 +127,17 @@ class PlainRequest(OneAtATime):
         # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.
         self._log: Log | None = None
         self._taken: Log | None = None
+        # How many were copied and are not taken off yet: one number, gone once they are.
+        self._copied: list[int] = []
+        # Whether a block was entered.
+        self._entered = False
         self._engine: EngineLog | None = None
         self._slot: EngineSlot | None = None
         # Whether a stream of it has run to its end.
         self._exhausted = False
         # What has been done of its end, and whether somebody is at it.
-        self._judged = self._finished = self._finishing = False
+        self._judged = self._finished = False
+        self._finishing: object | None = None
         # The attributes of its span, and what held it.
         self._told: tuple[Mapping[str, Any], Interference | None] | None = None
         self.whole: WholeRequest | None = None
@@ -227,12 +234,19 @@ class PlainRequest(OneAtATime):
     def _retrace(self, state: RequestState, ending: RequestEnding) -> None:
         times, log = self._times, self._log
         if self._closed():
+            self._leave_late()
             state.retrace(times, self._taken)
-            done = self._finished or self._finishing
+            done = self._finished or self._finishing is not None
             ending.retrace(times[-1], () if log is None else (log,), judged=self._judged or done, finished=done)
         elif times:
             # The log may be there a line before the first token is.
             state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)
+
+    def _leave_late(self) -> None:
+        """Take the tokens off that came before the end, once: another thread may have appended more."""
+        if self._log is not None and self._copied:
+            # In one line: who interrupts it does the same or finds it done.
+            del self._log[: self._copied.pop()]
 
     def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
         if self._slot is not None and self._engine is not None:
@@ -294,5 +308,5 @@ class PlainRequest(OneAtATime):
         if self.whole is not None:
             return False
         if self._closed():
-            return self._finishing or (self._finished and not self._log)
+            return self._finishing is not None or (self._finished and not self._log)
         return self._log is None or len(self._log) <= FOLD_ABOVE

@@ -1,9 +1,9 @@
 """The end of a request that stayed in its course.
 
-How it works.  One call closes the request and hands its times to the processor.  Where no span shows it, the processor
-judges them when metrics are collected, and nothing is computed now.  Otherwise the span is written and ended after the
-call: ``span.end()`` calls other people's processors, which may wait for a thread that calls into this request.
-Whatever is not as expected leaves the end to the whole request (``ending.py``).
+How it works.  One call closes the request.  After it, its times go to the processor, and its span is written and
+ended: both may call what is other people's, which may wait for a thread that calls into this request.  Where no span
+shows it, the processor judges the times when metrics are collected, and nothing is computed now.  Whatever is not as
+expected leaves the end to the whole request (``ending.py``).
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ class PlainEnding(PlainRequest):
         """Complete it now; False, and nothing has changed, where the whole request has to."""
         if not self._may_complete():
             return False
+        mine, closed = object(), False
         try:
-            if self._close():
+            closed = self._close(mine)
+            if closed:
                 # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
                 self._finish()
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
         finally:
             # What a signal handler broke off is finished by the next sweep.
-            self._finishing = False
-            if self.whole is not None and self._closed():
-                self.ending.finished = self._finished
-        if not self._finished:
+            if self._finishing is mine:
+                self._finishing = None
+                if self.whole is not None and self._closed():
+                    self.ending.take_over(judged=self._judged, finished=self._finished)
+        if not closed or not self._finished:
             return False
         here = runtime()
         # The calls in between would cost more than the look.
@@ -56,48 +59,42 @@ class PlainEnding(PlainRequest):
     def _may_complete(self) -> bool:
         return self._ends_plainly and self.whole is None and self._course[len(self._times)].event == "complete"
 
-    def _close(self) -> bool:
-        """Close it and hand its times over; return whether it was still open and plain."""
+    def _close(self, mine: object) -> bool:
+        """Close it; return whether it was still open and plain."""
         with self._lock:
             if self._busy:
                 return False
             try:
                 self._busy = True
                 # Only now: until here, a call that interrupts this one may end the request.
-                return self._may_complete() and self._complete()
+                return self._may_complete() and self._complete(mine)
             finally:
                 self._busy = False
                 if self._deferred and self._closed():
                     self._run_deferred()
 
-    def _complete(self) -> bool:
+    def _complete(self, mine: object) -> bool:
         path, log = self.reference(), self._log
         # What another thread appends from here on came after the end.
         if path is not None:
             path.lead_to(None)
-        taken = self._taken = None if log is None else log[:]
+        if log is not None:
+            self._taken = log[:]
+            self._copied = [len(self._taken)]
         # From the append on its end is ours: whoever makes it whole finds it finished.
-        self._finishing = True
+        self._finishing = mine
         now = perf_counter_ns()
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return False
-        if log is not None and taken is not None:
-            # Only what was copied: another thread may append meanwhile.
-            del log[: len(taken)]
-        try:
-            self._hand_over(now, taken)
-        except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
-            say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+        self._leave_late()
         return True
 
-    def _hand_over(self, now: int, tokens: Log | None) -> None:
-        # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
-        self._judged = True
-        given, engine, slot = self._given, self._engine, self._slot
+    def _hand_over(self) -> None:
+        given, engine, slot, tokens = self._given, self._engine, self._slot, self._taken
         log = tokens if tokens is not None and len(tokens) > 1 else None
         alone, held, gaps = False, None, None
         if engine is not None and slot is not None:
-            alone = engine.leave(slot, now)
+            alone = engine.leave(slot, self._times[-1])
         if not self._unseen or (slot is not None and not alone):
             gaps = usual_gaps(log)
             # Now: the log forgets what others did.
@@ -114,9 +111,16 @@ class PlainEnding(PlainRequest):
                 self._told = assessor.judge_usual(end, span, _NOTHING_NOTED), held
 
     def _finish(self) -> None:
-        """End the span, and leave the register."""
-        if not self._unseen:
-            self._end_span()
+        """Hand its times over, end the span, and leave the register."""
+        try:
+            # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
+            self._judged = True
+            self._hand_over()
+        except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
+            say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
+        finally:
+            if not self._unseen:
+                self._end_span()
         register = runtime().open_requests
         register.pop(self.ticket, None)
         # In this order: one that is interrupted here is finished when its handle is dropped.
@@ -126,7 +130,7 @@ class PlainEnding(PlainRequest):
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _end_span(self) -> None:
-        span, times, assessor = self.span, self._times, self._assessor
+        times, assessor = self._times, self._assessor
         try:
             if self._told is not None and assessor is not None:
                 attributes, held = self._told
@@ -137,7 +141,7 @@ class PlainEnding(PlainRequest):
         finally:
             self._told = None
             try:
-                span.end(times[-1] + self.offset)
+                self.writer.end_at(times[-1] + self.offset, times[-1])
             except Exception as error:  # noqa: BLE001  # what another processor raises comes out of span.end()
                 say("end_span", "a request span could not be ended", level=logging.ERROR, error=error)
 

@@ -210,8 +210,11 @@ class SpanWriter:
             self.span.add_link(link.context, link.attributes)
 
     def end(self, state: RequestState, ended_at: int) -> None:
-        """End the request span, and before it the stages that are still open because their end is not known."""
-        end = self.end_time(state, ended_at)
+        """End the request span, at the terminal time, or ``ended_at`` where that is not known."""
+        self.end_at(self.end_time(state, ended_at), ended_at)
+
+    def end_at(self, end: int, ended_at: int) -> None:
+        """End the request span at epoch nanoseconds, and before it the stages that are still open."""
         while self._live:
             # Taken off first, so that an end that is interrupted and repeated ends no stage twice.
             _, live = self._live.popitem()
@@ -268,11 +271,6 @@ class SpanWriter:
         live = self._live.get(stage.name)
         if live is not None:
             live.left = perf_counter_ns()
-
-    @property
-    def in_stages(self) -> bool:
-        """Whether a block is, or was, spent in a stage."""
-        return bool(self._live)
 
     def start_phase(self, name: str, context: Context) -> Span:
         """Start the span of a part of a stage, that the server names."""

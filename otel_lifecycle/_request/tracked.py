@@ -69,7 +69,10 @@ class TrackedRequest(MarkedRequest):
 
         It is started outside of :meth:`_run`: other people's processors see it start.
         """
-        if self._unseen or self.ended:
+        if self.ended:
+            return None
+        self._entered = True
+        if self._unseen:
             return None
         if self._is_in(stage.state):
             start: int | None = self._times[-1]
@@ -121,7 +124,7 @@ class TrackedRequest(MarkedRequest):
     def follow_shape(self, shape: str) -> None:
         """Go on in another shape, unless somebody has marked a stage, or is in a block of one."""
         state = self.state
-        if state.name == state.timeline.shape.stages[0].state and not self.writer.in_stages:
+        if state.name == state.timeline.shape.stages[0].state and not self._entered:
             self.set({"shape": shape})
 
     def _set(self, values: Mapping[str, object]) -> None:
