@@ -244,9 +244,9 @@ class PlainRequest(OneAtATime):
 
     def _leave_late(self) -> None:
         """Take the tokens off that came before the end, once: another thread may have appended more."""
-        if self._log is not None and self._copied:
-            # In one line: who interrupts it does the same or finds it done.
-            del self._log[: self._copied.pop()]
+        if self._log is not None:
+            # In one expression: who interrupts it does all of it, or finds it done.
+            del self._log[: self._copied.pop() if self._copied else 0]
 
     def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
         if self._slot is not None and self._engine is not None:
