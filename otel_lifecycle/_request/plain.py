@@ -97,6 +97,8 @@ class PlainRequest(OneAtATime):
 
     reference: HandleReference
     ticket: int
+    _engine: EngineLog | None
+    _slot: EngineSlot | None
 
     def __init__(
         self,
@@ -112,10 +114,8 @@ class PlainRequest(OneAtATime):
         unseen: bool,
         unmarked: bool,
     ) -> None:
-        # As `free` does, without the call.
         self._lock, self._busy, self._deferred = new_lock(), False, None
-        self._shape, self._course = shape, shape.course
-        self.opened, self.offset = opened, offset
+        self._shape, self._course, self.opened, self.offset = shape, shape.course, opened, offset
         self.source, self.parent, self.span = source, parent, span
         self._given, self._assessor = given, assessor
         self._unseen, self._unmarked = unseen, unmarked
@@ -127,14 +127,11 @@ class PlainRequest(OneAtATime):
         # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.
         self._log: Log | None = None
         self._taken: Log | None = None
-        # How many were copied and are not taken off yet: one number, gone once they are.
+        # How many tokens were copied and are still in the log: one number, removed with them.
         self._copied: list[int] = []
-        # Whether a block was entered.
-        self._entered = False
-        self._engine: EngineLog | None = None
-        self._slot: EngineSlot | None = None
-        # Whether a stream of it has run to its end.
-        self._exhausted = False
+        # Whether a block was entered, and whether a stream has run to its end.
+        self._entered = self._exhausted = False
+        self._engine = self._slot = None
         # What has been done of its end, and whether somebody is at it.
         self._judged = self._finished = False
         self._finishing: object | None = None

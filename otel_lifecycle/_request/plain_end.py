@@ -81,7 +81,7 @@ class PlainEnding(PlainRequest):
         if log is not None:
             self._taken = log[:]
             self._copied = [len(self._taken)]
-        # From the append on its end is ours: whoever makes it whole finds it finished.
+        # After the append this call owns the end: a request that is made whole then is finished already.
         self._finishing = mine
         now = perf_counter_ns()
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`

@@ -46,7 +46,7 @@ def by_stage(crowd: list[list[Piece[str]]]) -> tuple[dict[str, Fraction], int]:
 
 @given(crowd=crowds)
 def test_stages_have_what_their_requests_have(crowd: list[list[Piece[str]]]) -> None:
-    """To the fraction of a nanosecond, whoever came before, stayed past the end, or changed at one instant."""
+    """Exact to a fraction of a nanosecond, for requests that came before, stayed on, or changed at one instant."""
     changes: list[tuple[int, int]] = []
     before = sum(add_changes(of_one, START, END, changes) for of_one in crowd)
     shares = divide_by_stage(before, changes, START, END)

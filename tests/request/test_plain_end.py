@@ -1,4 +1,4 @@
-"""The end of a request that stayed in its course, whoever interrupts it, looks at it or fails in it."""
+"""The end of a request that stayed in its course: interrupted, looked at meanwhile, or failed in the middle."""
 
 from __future__ import annotations
 
