@@ -23,13 +23,17 @@ from collections.abc import Callable
 from itertools import compress
 from operator import attrgetter
 from threading import RLock
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from otel_lifecycle._core.course_slot import CourseSlot
 from otel_lifecycle._core.engine_slot import ENDED, MAX_SLOT_PIECES, NEVER, EngineSlot
 from otel_lifecycle._core.interference import Interference
+from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import Stalls
 from otel_lifecycle._core.who_held import undisturbed, who_held, windows_of
+
+Slot = TypeVar("Slot", bound=EngineSlot)
 
 MAX_PIECES: Final = 4096
 """Stays of ended requests that a log keeps, about half a megabyte; and as many requests that never ran."""
@@ -41,9 +45,13 @@ the serving thread a millisecond, and no cause would stand out."""
 RAN_MOVES: Final = 4
 """A request with at least this many transitions, the end included, has run, whatever its shape."""
 
-_moves = attrgetter("moves")
+_unread = attrgetter("unread")
 _stopped = attrgetter("stopped")
 _queued_from = attrgetter("queued_from")
+
+
+def _nothing(slot: EngineSlot) -> None:
+    """Change nothing, but let the changes that wait be made."""
 
 
 class EngineLog:
@@ -87,7 +95,7 @@ class EngineLog:
         self._left: tuple[list[int], list[int]] = ([], [])
         # Re-entrant, because a signal handler may end a request while its thread is in the log.
         self._lock = RLock()
-        self._changes: deque[tuple[Callable[[EngineSlot], None], EngineSlot]] = deque()
+        self._changes: deque[tuple[Callable[[Any], None], EngineSlot]] = deque()
         self._changing = False
 
     @property
@@ -101,11 +109,20 @@ class EngineLog:
         self._open[slot] = self.moved[slot] = None
         return slot
 
+    def open_in_course(self, who: object, shape: Shape, times: list[int]) -> CourseSlot:
+        """Add a request that has arrived and goes its course; it appends the times of that to ``times``.
+
+        With each time it puts its slot into ``moved``.
+        """
+        slot = CourseSlot(who, shape, times)
+        self._open[slot] = self.moved[slot] = None
+        return slot
+
     def adopt(self, slot: EngineSlot) -> None:
         """Add an open request; one that turned out to compete for this engine may have run already."""
         self._open[slot] = self.moved[slot] = None
 
-    def _change(self, change: Callable[[EngineSlot], None], slot: EngineSlot) -> None:
+    def _change(self, change: Callable[[Slot], None], slot: Slot) -> None:
         """Change the lists; a call that interrupted another one on the same thread leaves its change to that one."""
         with self._lock:
             if self._changing:
@@ -130,11 +147,7 @@ class EngineLog:
             self._change(self._settle, slot)
 
     def _settle(self, slot: EngineSlot) -> None:
-        """Apply what the owner of a slot has appended; the owner may append more at the same time."""
-        moves = slot.moves
-        while moves:
-            # Removed first: if a signal handler raises in between, it must not be applied twice.
-            slot.enter(*moves.pop(0))
+        slot.settle()
         self._seat(slot)
 
     def _settle_open(self) -> None:
@@ -207,15 +220,18 @@ class EngineLog:
             # No request has looked at it yet, and perhaps none will.
             self._open.pop(slot, None)
             self.moved.pop(slot, None)
+        # Each request counts for one more; otherwise requests without a stay would never be dropped.
+        self._keep(slot, 1 + slot.told())
+
+    def _keep(self, slot: EngineSlot, weight: int) -> None:
         ended = self._ended
         # Nearly every new end is the latest; only a request that is reported late needs sorting in.
         if ended and ended[-1].stopped > slot.stopped:
             insort(ended, slot, key=_stopped)
         else:
             ended.append(slot)
-        # Each request counts for one more; otherwise requests without a stay would never be dropped.
-        slot.weight = 1 + len(slot.pieces) + len(slot.moves)
-        self._kept += slot.weight
+        slot.weight = weight
+        self._kept += weight
         while self._kept > MAX_PIECES and len(ended) > 1:
             gone = ended.pop(0)
             self._kept -= gone.weight
@@ -247,7 +263,7 @@ class EngineLog:
             elif own in found:
                 found.remove(own)
             # In C, because nearly all of a busy engine's requests have entered everything before.
-            for slot in list(compress(found, map(_moves, found))):
+            for slot in list(compress(found, map(_unread, found))):
                 self._change(self._settle, slot)
         return found
 
@@ -292,16 +308,36 @@ class EngineLog:
         with self._lock:
             return arrived is not None and arrived >= self.dropped_to and self._alone(slot, arrived)
 
-    def leave(self, slot: EngineSlot, at: int) -> bool:
-        """End a request at a time that our clock read; return whether it was alone, as :meth:`alone` does."""
-        # In this order, as in :meth:`end`.
+    def leave(self, slot: CourseSlot, at: int) -> bool:
+        """End a request that has completed its course; return whether it was alone, as :meth:`alone` does."""
         slot.stopped = at
-        slot.moves.append((ENDED, at))
         with self._lock:
-            self._change(self._insert, slot)
-            arrived = slot.arrived
-            # First what is rarely so in a busy server.
-            return not self._open and arrived is not None and arrived >= self.dropped_to and self._alone(slot, arrived)
+            if slot.seated or self._changing:
+                self._change(self._insert, slot)
+                return False
+            # As `_change` and `_insert` do it, of a request that nobody has looked at, without the calls in between.
+            try:
+                self._changing = True
+                self._open.pop(slot, None)
+                self.moved.pop(slot, None)
+                # Before it is there itself.
+                alone = self._was_free(slot.times[0])
+                self._keep(slot, len(slot.times))
+            finally:
+                self._changing = False
+            if self._changes:
+                self._change(_nothing, slot)
+            return alone
+
+    def _was_free(self, since: int) -> bool:
+        """Return whether nobody is open now, and all that have ended had by then."""
+        ended, left = self._ended, self._left[1]
+        return (
+            not self._open
+            and not self.shared
+            and (not ended or ended[-1].stopped <= since)
+            and (not left or left[-1] <= since)
+        )
 
     def _alone(self, slot: EngineSlot, since: int) -> bool:
         """Return whether no other request has been there since; False where that takes a longer look."""

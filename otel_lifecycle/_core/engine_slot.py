@@ -12,7 +12,8 @@ before the change or as it is after it; what comes into doubt may be in doubt a 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from otel_lifecycle._core.crowd import ONE_IN
 from otel_lifecycle._core.lifecycle import SHAPES, TERMINAL_STATES
@@ -49,7 +50,8 @@ _STAYS_BEFORE_QUEUE: Final[dict[str, str | None]] = {**_STAYS, "preprocessing": 
 class EngineSlot:
     """The stays of one request.
 
-    ``moves``: transitions that are not entered yet, the oldest first; ``seated``: whether any was.  ``weight``: what
+    ``moves``: transitions that are not entered yet, the oldest first; ``unread``: whether there is anything to enter;
+    ``seated``: whether any was.  ``weight``: what
     the log counts for it once it has ended.  ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how
     many of them count, the stage it is in, and since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``:
     when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``decoding``:
@@ -73,22 +75,30 @@ class EngineSlot:
         "shifts",
         "steady",
         "stopped",
+        "unread",
         "unsure",
         "view",
         "weight",
         "who",
     )
 
+    # Its log sets it where the slot has ended.
+    weight: int
+
     def __init__(self, who: object, shape: str, at: int | None) -> None:
-        # Its log sets the weight of a slot that has ended.
-        self.weight: int
-        later = not SHAPES[shape].queues_first
         self.who = who
         self.arrived = at
         self.moves: list[tuple[str, int | None]] = []
+        self.unread: Sequence[Any] = self.moves
         self.seated = self.queued = False
+        self.stopped = NEVER
+        self.begin(shape, at)
+
+    def begin(self, shape: str, at: int | None) -> None:
+        """Begin its first stay, at its arrival."""
+        later = not SHAPES[shape].queues_first
         self.queued_from = NEVER if later or at is None else at
-        self.began = self.stopped = self.decoding = NEVER
+        self.began = self.decoding = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
         # Both are replaced, not changed: one empty value serves all that have none.
@@ -103,6 +113,17 @@ class EngineSlot:
     def queues_first(self) -> bool:
         """Whether it queues as soon as it arrives."""
         return self._stays is _STAYS
+
+    def told(self) -> int:
+        """Return how many stays it has told of at most."""
+        return len(self.pieces) + len(self.moves)
+
+    def settle(self) -> None:
+        """Apply what the owner has appended; the owner may append more at the same time."""
+        moves = self.moves
+        while moves:
+            # Removed first: if a signal handler raises in between, it must not be applied twice.
+            self.enter(*moves.pop(0))
 
     def enter(self, state: str, at: int | None) -> None:
         """Enter a state of the lifecycle at a time that may be unknown; the name of an end ends its last stay."""

@@ -53,7 +53,7 @@ class UsualEnd(NamedTuple):
     """
 
     shape: str
-    times: tuple[int, ...]
+    times: Sequence[int]
     log: Sequence[int] | None
     labels: RequestLabels
     usage: Mapping[str, int] | None
@@ -233,7 +233,7 @@ class UsualTimes(NamedTuple):
     bottlenecks: list[str | None]
 
 
-def judge_times(shape: str, times: Sequence[tuple[int, ...]], threshold: float) -> UsualTimes:
+def judge_times(shape: str, times: Sequence[Sequence[int]], threshold: float) -> UsualTimes:
     """Judge usual requests of one shape by their boundaries alone, as :func:`judge_usual` does each of them."""
     columns, names = list(zip(*times, strict=True)), USUAL_STAGES[shape]
     first, last = columns[0], columns[-1]

@@ -218,7 +218,7 @@ class RequestEnding:
             gaps = usual_gaps(log)
             # Now: the log forgets what others did.
             held = self._interference(usual_report(timeline.shape.name, timeline.times), gaps.gaps)
-        times, usage = tuple(timeline.times.values()), self._conditions.usage or None
+        times, usage = [*timeline.times.values()], self._conditions.usage or None
         end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
         self._reported = "completed"
         span = self._writer.span.get_span_context()

@@ -286,7 +286,7 @@ class Request(TokenPath):
         """
         tracked = open_part(self._tracked, choice, arrived_at_ns, conditions)
         part = Request(tracked)
-        tracked.open(refer_to(part, tracked), arrived_at_ns)
+        tracked.open(refer_to(part, tracked), arrived_at_ns, runtime())
         return part
 
     # Notes.

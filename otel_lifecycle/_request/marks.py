@@ -45,7 +45,7 @@ class MarkedRequest(PlainEnding):
                     # Not where the mark is still to come: the calls that interrupted it run after it.
                     if self._deferred and applied is not False:
                         self._run_deferred()
-            return bool(applied)
+            return applied is True
         except LifecycleError:
             raise
         except Exception as error:  # noqa: BLE001  # the guard decides
@@ -58,24 +58,31 @@ class MarkedRequest(PlainEnding):
 
     def _step(self, event: str) -> bool:
         """Go one step of the course."""
-        times, slot, first_token = self._times, self._slot, event == "first_token"
-        expected, _, state = self._course[len(times)]
-        if event != expected:
+        times = self._times
+        # By place: by name it is a look-up for each mark.
+        if event != self._course[len(times)][0]:
             return False
         now = perf_counter_ns()
-        if first_token:
-            # Before: who finds it in decode finds its tokens.
-            self._log = [now]
+        if event == "first_token":
+            return self._step_to_tokens(now)
         if self.whole is not None or times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return self._advance(event)
+        slot = self._slot
         if slot is not None:
-            # What `EngineLog.move` does, for a request that makes a handful of moves.
-            slot.moves.append((state, now))
+            # Its engine reads the time when another request looks.
             self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
-        if first_token:
-            path = self.reference()
-            if path is not None:
-                path.lead_to(self._log)
+        return True
+
+    def _step_to_tokens(self, now: int) -> bool:
+        # Before: who finds it in decode finds its tokens.
+        self._log = log = [now]
+        if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
+            return self._advance("first_token")
+        slot, path = self._slot, self.reference()
+        if slot is not None:
+            self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
+        if path is not None:
+            path.lead_to(log)
         return True
 
     def _advance(self, event: str) -> bool:

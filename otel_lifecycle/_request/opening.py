@@ -141,7 +141,7 @@ def _open(
         shape, opened, offset, conditions, source, context, span, assessor, unseen=unseen, unmarked=unmarked
     )
     handle = Request(tracked)
-    tracked.open(refer_to(handle, tracked), arrived_at_ns)
+    tracked.open(refer_to(handle, tracked), arrived_at_ns, here)
     return handle
 
 

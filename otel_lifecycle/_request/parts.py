@@ -24,7 +24,7 @@ from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
 from otel_lifecycle._request.conditions import given, read_conditions
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.tracked import TrackedRequest
-from otel_lifecycle._runtime import Claim, with_claim
+from otel_lifecycle._runtime import Claim, Runtime, with_claim
 from otel_lifecycle.errors import EventAfterTerminal, InvalidValue
 
 
@@ -64,7 +64,7 @@ class TrackedPart(TrackedRequest):
         self._of = whole
         self._choice = choice
 
-    def _enter_engine(self, arrived: int | None) -> None:
+    def _enter_engine(self, here: Runtime) -> None:
         # The whole has the seat in the log of the engine: it competes once.
         if self._of is not None:
             self.state.feed = self._feed = WholeFeed(self._of, self.state.timeline, self._choice)

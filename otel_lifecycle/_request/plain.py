@@ -23,8 +23,9 @@ from opentelemetry.trace import Span
 
 from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
+from otel_lifecycle._core.course_slot import CourseSlot
 from otel_lifecycle._core.engine_log import EngineLog
-from otel_lifecycle._core.engine_slot import DECODE, EngineSlot
+from otel_lifecycle._core.engine_slot import DECODE
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import Shape
@@ -41,7 +42,7 @@ from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource
-from otel_lifecycle._runtime import runtime
+from otel_lifecycle._runtime import Runtime
 
 
 class WholeRequest:
@@ -98,7 +99,7 @@ class PlainRequest(OneAtATime):
     reference: HandleReference
     ticket: int
     _engine: EngineLog | None
-    _slot: EngineSlot | None
+    _slot: CourseSlot | None
 
     def __init__(
         self,
@@ -115,7 +116,8 @@ class PlainRequest(OneAtATime):
         unmarked: bool,
     ) -> None:
         self._lock, self._busy, self._deferred = new_lock(), False, None
-        self._shape, self._course, self.opened, self.offset = shape, shape.course, opened, offset
+        self._shape, self._course = shape, shape.course
+        self.opened, self.offset = opened, offset
         self.source, self.parent, self.span = source, parent, span
         self._given, self._assessor = given, assessor
         self._unseen, self._unmarked = unseen, unmarked
@@ -128,7 +130,7 @@ class PlainRequest(OneAtATime):
         self._log: Log | None = None
         self._taken: Log | None = None
         # How many tokens were copied and are still in the log: one number, removed with them.
-        self._copied: list[int] = []
+        self._copied: list[int] | None = None
         # Whether a block was entered, and whether a stream has run to its end.
         self._entered = self._exhausted = False
         self._engine = self._slot = None
@@ -141,33 +143,36 @@ class PlainRequest(OneAtATime):
         self._writer: SpanWriter | None = None
         self._facts: RequestFacts | None = None
 
-    def open(self, reference: HandleReference, arrived_at_ns: AtNs) -> None:
-        """Let the request arrive, and register it."""
-        here = runtime()
+    def open(self, reference: HandleReference, arrived_at_ns: AtNs, here: Runtime) -> None:
+        """Let the request arrive, and register it in the runtime."""
         self.reference = reference
         self.ticket = next(here.tickets)
         if arrived_at_ns is NOW and self._given.labels.unit is None:
             self._times.append(self.opened)
-            self._enter_engine(self.opened)
         else:
             state = self.state
             if self._given.labels.unit is not None:
                 state.checker.count_amounts()
             state.arrive(arrived_at_ns)
-            self._enter_engine(state.arrived)
+        self._enter_engine(here)
         # Last, so that a sweep in another thread never finds it half open.
         here.open_requests[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
-    def _enter_engine(self, arrived: int | None) -> None:
-        if self._assessor is not None and not self._assessor.interference:
+    def _enter_engine(self, here: Runtime) -> None:
+        assessor, given = self._assessor, self._given
+        if assessor is not None and not assessor.interference:
             return
-        given = self._given
-        self._engine = engine = runtime().engines.log(given.engine)
-        if engine is not None:
-            who = self.span.get_span_context(), given.attributes.get(semconv.REQUEST_ID)
-            self._slot = engine.open(who, self._shape.name, arrived)
-            if self.whole is not None:
-                self._take_seat(self.state, self.ending)
+        engine = here.engines.log(given.engine)
+        if engine is None:
+            return
+        who = self.span.get_span_context(), given.attributes.get(semconv.REQUEST_ID)
+        if self.whole is None:
+            self._engine = engine
+            self._slot = engine.open_in_course(who, self._shape, self._times)
+        else:
+            state = self.state
+            seat = EngineSeat(given.engine, engine, engine.open(who, self._shape.name, state.arrived))
+            state.feed = self.ending.seat = seat
 
     # The whole request.
 
@@ -247,6 +252,7 @@ class PlainRequest(OneAtATime):
 
     def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
         if self._slot is not None and self._engine is not None:
+            self._slot.leave_course()
             state.feed = ending.seat = EngineSeat(self._given.engine, self._engine, self._slot)
 
     # What is known of it.
@@ -269,7 +275,8 @@ class PlainRequest(OneAtATime):
     @property
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
-        return self._closed() if self.whole is None else self.state.status is not None
+        # As `_closed` says it, for every block that is entered.
+        return len(self._times) == len(self._course) - 1 if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:

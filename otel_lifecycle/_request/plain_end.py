@@ -32,7 +32,8 @@ class PlainEnding(PlainRequest):
 
     def complete(self) -> bool:
         """Complete it now; False, and nothing has changed, where the whole request has to."""
-        if not self._may_complete():
+        plain = self.whole is None
+        if not plain or not self._ends_plainly:
             return False
         mine, closed = object(), False
         try:
@@ -56,9 +57,6 @@ class PlainEnding(PlainRequest):
             here.housekeep()
         return True
 
-    def _may_complete(self) -> bool:
-        return self._ends_plainly and self.whole is None and self._course[len(self._times)].event == "complete"
-
     def _close(self, mine: object) -> bool:
         """Close it; return whether it was still open and plain."""
         with self._lock:
@@ -67,27 +65,27 @@ class PlainEnding(PlainRequest):
             try:
                 self._busy = True
                 # Only now: until here, a call that interrupts this one may end the request.
-                return self._may_complete() and self._complete(mine)
+                plain = self.whole is None
+                if not plain or self._course[len(self._times)][0] != "complete":
+                    return False
+                path, log = self.reference(), self._log
+                # What another thread appends from here on came after the end.
+                if path is not None:
+                    path.lead_to(None)
+                if log is not None:
+                    self._taken = log[:]
+                    self._copied = [len(self._taken)]
+                # After the append this call owns the end: a request that is made whole then is finished already.
+                self._finishing = mine
+                now = perf_counter_ns()
+                if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
+                    return False
+                self._leave_late()
+                return True
             finally:
                 self._busy = False
                 if self._deferred and self._closed():
                     self._run_deferred()
-
-    def _complete(self, mine: object) -> bool:
-        path, log = self.reference(), self._log
-        # What another thread appends from here on came after the end.
-        if path is not None:
-            path.lead_to(None)
-        if log is not None:
-            self._taken = log[:]
-            self._copied = [len(self._taken)]
-        # After the append this call owns the end: a request that is made whole then is finished already.
-        self._finishing = mine
-        now = perf_counter_ns()
-        if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
-            return False
-        self._leave_late()
-        return True
 
     def _hand_over(self) -> None:
         given, engine, slot, tokens = self._given, self._engine, self._slot, self._taken
@@ -101,9 +99,7 @@ class PlainEnding(PlainRequest):
             held = self._held(log, gaps)
         assessor = self._assessor
         if assessor is not None:
-            end = UsualEnd(
-                self._shape.name, tuple(self._times), log, given.labels, given.usage or None, alone, held, gaps
-            )
+            end = UsualEnd(self._shape.name, self._times, log, given.labels, given.usage or None, alone, held, gaps)
             span = self.span.get_span_context()
             if self._unseen:
                 assessor.take_usual(end, span)
@@ -126,7 +122,7 @@ class PlainEnding(PlainRequest):
         # In this order: one that is interrupted here is finished when its handle is dropped.
         self._finished = True
         # With tokens still coming it stays there, so that a sweep finds them; another thread may just have marked some.
-        if self.expects_more:
+        if (self._log or self.whole is not None) and self.expects_more:
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _end_span(self) -> None:

@@ -101,6 +101,85 @@ def test_split_is_the_schedule(requests: list[Scheduled], data: st.DataObject) -
         assert_as_expected(found, expected(request, requests), request)
 
 
+class InCourse:
+    """Tells a log of a request as that does itself: by its times as long as it goes its course, then by moves."""
+
+    def __init__(self, log: EngineLog, request: Scheduled) -> None:
+        self.log = log
+        self.shape = SHAPES[request.shape]
+        self.times = [request.arrival]
+        self.slot = log.open_in_course(request.name, self.shape, self.times)
+        self.gone = False
+        self.alone: bool | None = None
+
+    def move(self, state: str, at: int) -> None:
+        """Enter a state."""
+        if not self.gone and self.shape.course[len(self.times)].state == state:
+            self.times.append(at)
+            self.log.moved[self.slot] = None
+        else:
+            self.leave_course()
+            self.log.move(self.slot, state, at)
+
+    def end(self, state: str, at: int) -> None:
+        """End it."""
+        if not self.gone and self.shape.course[len(self.times)].state == state:
+            self.times.append(at)
+            self.alone = self.log.leave(self.slot, at)
+        else:
+            self.leave_course()
+            self.log.end(self.slot, at, by=at)
+
+    def leave_course(self) -> None:
+        """Append no more times."""
+        self.gone = True
+        self.slot.leave_course()
+
+
+@given(requests=schedules(), data=st.data())
+def test_split_of_requests_that_go_their_course(requests: list[Scheduled], data: st.DataObject) -> None:
+    """A log that reads the times of requests finds the same as one that is told of each move."""
+    log = EngineLog()
+    owners: dict[str, InCourse] = {}
+    told = sorted((at, place, number) for place, one in enumerate(requests) for number, (_, at) in enumerate(one.moves))
+    for _, place, number in told:
+        request = requests[place]
+        state, at = request.moves[number]
+        if not number:
+            owners[request.name] = InCourse(log, request)
+        elif number < len(request.moves) - 1:
+            owners[request.name].move(state, at)
+        else:
+            owners[request.name].end(state, at)
+        if data.draw(st.booleans()):
+            # Somebody looks in between.
+            log._others(EngineSlot(None, "default", 0), 0)
+    for request in requests:
+        owner, wanted = owners[request.name], expected(request, requests)
+        stalls = None if request.stalls is None else Stalls(intervals=request.stalls)
+        found = log.interference(owner.slot, report_of(request), stalls)
+        assert found.complete
+        assert_as_expected(found, wanted, request)
+        if owner.alone:
+            others = [one for one in requests if one is not request]
+            assert all(one.end <= request.arrival or one.arrival >= request.end for one in others)
+
+
+def test_nobody_looks_at_requests_that_come_one_after_the_other() -> None:
+    """Each was alone, and of none of them a stay is ever made."""
+    log, owners = EngineLog(), []
+    for number in range(3):
+        owners.append(
+            one := InCourse(log, Scheduled(name=str(number), shape="pooling", moves=(("queued", number * 10),)))
+        )
+        one.move("preprocessing", number * 10 + 1)
+        one.move("prefill", number * 10 + 2)
+        one.end("completed", number * 10 + 9)
+    assert [one.alone for one in owners] == [True] * 3
+    assert not any(hasattr(one.slot, "view") for one in owners)
+    assert all(one.slot.unread for one in owners)
+
+
 def running(log: EngineLog, who: str, *times: int | None) -> EngineSlot:
     """Put a request in decode into the log: arrival, admit, input_ready, first_token."""
     slot = log.open(who, "default", times[0])

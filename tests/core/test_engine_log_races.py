@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from otel_lifecycle._core.course_slot import CourseSlot
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import MAX_SLOT_PIECES, EngineSlot
 from otel_lifecycle._core.interference import Interference, QueueSplit
@@ -21,10 +22,15 @@ from otel_lifecycle._core.who_held import who_held, windows_of
 
 Change = Callable[[EngineLog, EngineSlot], None]
 
-SLOT_CODE = frozenset(function.__code__ for function in vars(EngineSlot).values() if isinstance(function, FunctionType))
+SLOT_CODE = frozenset(
+    function.__code__
+    for slot in (EngineSlot, CourseSlot)
+    for function in vars(slot).values()
+    if isinstance(function, FunctionType)
+)
 """What changes a slot: a switch of threads inside it shows the slot in the middle of a change."""
 
-OWNER_CODE = SLOT_CODE | {EngineLog.move.__code__, EngineLog.end.__code__}
+OWNER_CODE = SLOT_CODE | {EngineLog.move.__code__, EngineLog.end.__code__, EngineLog.leave.__code__}
 """What the owner of a request runs, in part without the lock of the log."""
 
 
@@ -149,6 +155,76 @@ def test_neighbour_that_another_thread_enters(change: tuple[Change, Change], wai
     after = found[-1]
     allowed = (before, replace(before, complete=after.complete), after)
     assert [seen for seen in found if seen not in allowed] == []
+
+
+def in_course(log: EngineLog, times: list[int]) -> CourseSlot:
+    """Put a request that goes its course into the log."""
+    return log.open_in_course("neighbour", SHAPES["default"], times)
+
+
+COURSES: dict[str, tuple[list[int], int]] = {
+    "admitted": ([0], 60),
+    "to prefill": ([0, 10], 60),
+    "to decode": ([0, 10, 20], 60),
+    "completed": ([0, 10, 20, 30], 70),
+    "completed before the wait": ([0, 10, 20, 30], 40),
+}
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["first look", "looked at before"])
+@pytest.mark.parametrize("wait", WAITS, ids=str)
+@pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
+def test_neighbour_in_the_middle_of_a_step(
+    course: tuple[list[int], int], wait: tuple[int, int, int], looked: bool
+) -> None:
+    """Between any two bytecodes of a step of its course, one finds what was before it or what is after it."""
+    times, now = course
+    log, report = EngineLog(), waiter(*wait)
+    untouched = EngineLog()
+    in_course(untouched, [*times])
+    before = look(untouched, report)
+    times = [*times]
+    slot = in_course(log, times)
+    found = [look(log, report)] if looked else []
+
+    def step() -> None:
+        times.append(now)
+        if len(times) < len(SHAPES["default"].course) - 1:
+            log.moved[slot] = None
+        else:
+            log.leave(slot, now)
+
+    def look_from_another_thread() -> None:
+        if not log._changing:
+            found.append(look(log, report))
+
+    at_every_bytecode(OWNER_CODE | {step.__code__}, look_from_another_thread, step)
+    after = look(log, report)
+    assert len(found) > 10
+    assert [seen for seen in found if seen not in (before, after)] == []
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=str)
+def test_neighbour_in_course_that_another_thread_reads(wait: tuple[int, int, int]) -> None:
+    """Who has the slots already reads them while a third thread reads a further time of one."""
+    log, report, times = EngineLog(), waiter(*wait), [0, 10]
+    slot = in_course(log, times)
+    before = look(log, report)
+    windows = windows_of(report)
+    assert windows is not None
+    me = EngineSlot("me", "default", wait[0])
+    others, waiting = log._others(me, windows.first), log._still_ahead(wait[0])
+    found: list[Interference] = []
+
+    def read_on() -> None:
+        found.append(who_held(me, others, windows, None, waiting=waiting))
+
+    times.extend((60, 65))
+    at_every_bytecode(SLOT_CODE, read_on, lambda: log._change(log._settle, slot))
+    read_on()
+    between = EngineLog()
+    in_course(between, [0, 10, 60])
+    assert [seen for seen in found if seen not in (before, look(between, report), found[-1])] == []
 
 
 def test_neighbour_that_is_done_and_not_yet_judged() -> None:
