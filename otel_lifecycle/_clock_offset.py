@@ -37,6 +37,10 @@ class ClockOffset:
         clock that was set, or has drifted further, replaces it; requests that are open keep theirs.
         """
         before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+        known = self._known
+        # The usual case: what is known places the reading of the wall clock between the two, give or take.
+        if known is not None and before - OFFSET_TOLERANCE_NS <= wall - known <= after + OFFSET_TOLERANCE_NS:
+            return after, known
         if after - before >= READ_NS:
             before, wall, after = _read_again()
         # The wall clock was read between the two, so their middle is its best partner.
@@ -44,7 +48,6 @@ class ClockOffset:
         # is not a drift of the clock.
         unsure = (after - before) // 2
         measured = wall - before - unsure
-        known = self._known
         if known is not None and abs(measured - known) <= OFFSET_TOLERANCE_NS + unsure:
             return after, known
         self._known = measured

@@ -228,10 +228,9 @@ class Runtime:
 
     # Housekeeping.
 
-    def before_opening(self, now: int) -> None:
+    def before_opening(self) -> None:
         """Keep house before another request is opened, so that dropped ones end at least as fast as new ones come."""
-        if self.dropped or now >= self.sweep_due:
-            self.housekeep()
+        self.housekeep()
         if self.forked:
             self.warn_after_fork()
 

@@ -67,6 +67,7 @@ class EngineLog:
         "_changes",
         "_changing",
         "_kept",
+        "_latest",
         "_left",
         "_lock",
         "_open",
@@ -91,6 +92,8 @@ class EngineLog:
         # Sorted by end, so that one bisection finds all that overlap a request.
         self._ended: list[EngineSlot] = []
         self._kept = 0
+        # When the last of those that have ended did.
+        self._latest = -NEVER
         # Times at which requests that never ran joined and left the queue, each list sorted: enough to count them.
         self._left: tuple[list[int], list[int]] = ([], [])
         # Re-entrant, because a signal handler may end a request while its thread is in the log.
@@ -224,15 +227,22 @@ class EngineLog:
         self._keep(slot, 1 + slot.told())
 
     def _keep(self, slot: EngineSlot, weight: int) -> None:
-        ended = self._ended
+        stopped = slot.stopped
         # Nearly every new end is the latest; only a request that is reported late needs sorting in.
-        if ended and ended[-1].stopped > slot.stopped:
-            insort(ended, slot, key=_stopped)
+        if stopped >= self._latest:
+            self._ended.append(slot)
+            self._latest = stopped
         else:
-            ended.append(slot)
+            insort(self._ended, slot, key=_stopped)
         slot.weight = weight
         self._kept += weight
-        while self._kept > MAX_PIECES and len(ended) > 1:
+        if self._kept > MAX_PIECES and len(self._ended) > 1:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Drop the oldest, some at a time."""
+        ended, most = self._ended, MAX_PIECES - MAX_PIECES // 64
+        while self._kept > most and len(ended) > 1:
             gone = ended.pop(0)
             self._kept -= gone.weight
             self.dropped += gone.weight - 1
@@ -243,6 +253,7 @@ class EngineLog:
             # It did not wait, so it was not ahead of any other request.
             return
         joined, left = self._left
+        self._latest = max(self._latest, slot.stopped)
         insort(joined, slot.queued_from)
         insort(left, slot.stopped)
         if len(joined) > MAX_PIECES:
@@ -320,24 +331,15 @@ class EngineLog:
                 self._changing = True
                 self._open.pop(slot, None)
                 self.moved.pop(slot, None)
-                # Before it is there itself.
-                alone = self._was_free(slot.times[0])
-                self._keep(slot, len(slot.times))
+                times = slot.times
+                # Nobody is open now, and all that have ended had by its arrival.
+                alone = not self._open and self._latest <= times[0] and not self.shared
+                self._keep(slot, len(times))
             finally:
                 self._changing = False
             if self._changes:
                 self._change(_nothing, slot)
             return alone
-
-    def _was_free(self, since: int) -> bool:
-        """Return whether nobody is open now, and all that have ended had by then."""
-        ended, left = self._ended, self._left[1]
-        return (
-            not self._open
-            and not self.shared
-            and (not ended or ended[-1].stopped <= since)
-            and (not left or left[-1] <= since)
-        )
 
     def _alone(self, slot: EngineSlot, since: int) -> bool:
         """Return whether no other request has been there since; False where that takes a longer look."""

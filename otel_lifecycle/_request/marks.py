@@ -39,13 +39,19 @@ class MarkedRequest(PlainEnding):
                 try:
                     self._busy = True
                     # Only now: until here, a call that interrupts this one may end the request.
-                    applied = self._step(event) if self.whole is None else self._advance(event)
+                    if self.whole is not None:
+                        applied = self._advance(event)
+                    # By place: by name it is a look-up for each mark.
+                    elif event != self._course[len(self._times)][0]:
+                        applied = False
+                    else:
+                        applied = self._step_to_tokens() if event == "first_token" else self._step(event)
                 finally:
                     self._busy = False
                     # Not where the mark is still to come: the calls that interrupted it run after it.
                     if self._deferred and applied is not False:
                         self._run_deferred()
-            return applied is True
+            return applied
         except LifecycleError:
             raise
         except Exception as error:  # noqa: BLE001  # the guard decides
@@ -58,14 +64,8 @@ class MarkedRequest(PlainEnding):
 
     def _step(self, event: str) -> bool:
         """Go one step of the course."""
-        times = self._times
-        # By place: by name it is a look-up for each mark.
-        if event != self._course[len(times)][0]:
-            return False
         now = perf_counter_ns()
-        if event == "first_token":
-            return self._step_to_tokens(now)
-        if self.whole is not None or times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
+        if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
             return self._advance(event)
         slot = self._slot
         if slot is not None:
@@ -73,7 +73,8 @@ class MarkedRequest(PlainEnding):
             self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
         return True
 
-    def _step_to_tokens(self, now: int) -> bool:
+    def _step_to_tokens(self) -> bool:
+        now = perf_counter_ns()
         # Before: who finds it in decode finds its tokens.
         self._log = log = [now]
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`

@@ -115,9 +115,11 @@ def _open(
 ) -> Request:
     here = runtime()
     opened, offset = here.clock_offset.read() if started is None else started
-    here.before_opening(opened)
+    # The look that `housekeep` takes, without its call.
+    if here.dropped or opened >= here.sweep_due or here.forked:
+        here.before_opening()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    source = source_of(tracer_provider)
+    source = source_of(tracer_provider, here)
     # It travels in the context of this one span; the first processor that sees the span start takes the request.
     claim = Claim()
     try:
@@ -134,7 +136,7 @@ def _open(
         source.seen_with(assessor)
     elif not span.is_recording():
         # No processor ever sees an unsampled span; the provider tells which one the request belongs to.
-        assessor, unseen = source.assessor(), True
+        assessor, unseen = source.assessor(here), True
         if assessor is None:
             return NO_REQUEST
     tracked = TrackedRequest(

@@ -68,11 +68,12 @@ class PlainEnding(PlainRequest):
                 plain = self.whole is None
                 if not plain or self._course[len(self._times)][0] != "complete":
                     return False
-                path, log = self.reference(), self._log
-                # What another thread appends from here on came after the end.
-                if path is not None:
-                    path.lead_to(None)
+                log = self._log
                 if log is not None:
+                    # What another thread appends from here on came after the end.
+                    path = self.reference()
+                    if path is not None:
+                        path.lead_to(None)
                     self._taken = log[:]
                     self._copied = [len(self._taken)]
                 # After the append this call owns the end: a request that is made whole then is finished already.
@@ -80,7 +81,8 @@ class PlainEnding(PlainRequest):
                 now = perf_counter_ns()
                 if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
                     return False
-                self._leave_late()
+                if log is not None:
+                    self._leave_late()
                 return True
             finally:
                 self._busy = False

@@ -31,7 +31,7 @@ from otel_lifecycle._core.text import clean, is_identifier, shown
 from otel_lifecycle._request import conditions
 from otel_lifecycle._request.blocks import Block
 from otel_lifecycle._request.tracers import source_of
-from otel_lifecycle._runtime import Claim, with_claim
+from otel_lifecycle._runtime import Claim, runtime, with_claim
 from otel_lifecycle.errors import ConfigurationError, InvalidValue
 
 # A span keeps 128 attributes, and a launch command may have hundreds of flags.
@@ -102,13 +102,14 @@ class Startup(Block):
 
     @contextmanager
     def _block(self) -> Iterator[None]:
-        source = source_of(self._provider)
+        here = runtime()
+        source = source_of(self._provider, here)
         claim = Claim()
         context = with_claim(get_current(), claim)
         name = f"startup {self._phase}"
         span = source.tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=self._attributes)
         # An unsampled span is seen by no processor; its sample still counts.
-        assessor = claim.assessor or source.assessor()
+        assessor = claim.assessor or source.assessor(here)
         began = perf_counter_ns()
         try:
             # The type of an exception goes onto the span, never its message, which may hold a path or a token.

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, Tracer, TracerProvider
 from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
-from otel_lifecycle._runtime import runtime
+from otel_lifecycle._runtime import Runtime, runtime
 from otel_lifecycle._version import __version__
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ class TracerSource:
             here.seen_with(self.provider(), assessor)
             self._belongs = (registry, weakref.ref(assessor))
 
-    def assessor(self) -> Assessor | None:
+    def assessor(self, here: Runtime) -> Assessor | None:
         """Return the processor for a request whose span no processor has seen, as the runtime says."""
-        here = runtime()
         # Read before the runtime is asked: an answer that another thread overtakes is not used again.
         registry, belongs = here.registry, self._belongs
         known = belongs[1]() if belongs[0] is registry else None
@@ -116,11 +115,11 @@ def _weak(provider: Any) -> Any:
         return lambda: provider
 
 
-def source_of(provider: TracerProvider | None) -> TracerSource:
+def source_of(provider: TracerProvider | None, here: Runtime) -> TracerSource:
     """Return the source of a provider; without one, of the global one as it is now."""
-    provider = trace.get_tracer_provider() if provider is None else provider
-    source: TracerSource = runtime().sources.get(provider, TracerSource)
-    return source
+    return here.sources.get(  # type: ignore[no-any-return]  # only sources are made there
+        trace.get_tracer_provider() if provider is None else provider, TracerSource
+    )
 
 
 def span_kind(parent: trace.SpanContext) -> SpanKind:
