@@ -7,7 +7,7 @@ Rejected: ``__del__`` on the handle.  It sees the handle alive again, and contex
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_lifecycle._assessor import RegisteredRequest
 from otel_lifecycle._request.token_path import TokenPath
@@ -52,3 +52,13 @@ def refer_to(handle: TokenPath, request: LeftBehind) -> HandleReference:
     reference = HandleReference(handle, _dropped)
     reference.request = request
     return reference
+
+
+class _Handle(TokenPath):
+    """Stands for a handle that is gone."""
+
+    __slots__ = ()
+
+
+NOBODY: Final = HandleReference(_Handle())
+"""A reference to a handle that is gone."""

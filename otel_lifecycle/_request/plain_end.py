@@ -19,6 +19,7 @@ from otel_lifecycle._core.usual import UsualEnd, UsualGaps, usual_gaps, usual_re
 from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
+from otel_lifecycle._request.handle_reference import NOBODY
 from otel_lifecycle._request.plain import PlainRequest
 from otel_lifecycle._runtime import runtime
 
@@ -123,6 +124,9 @@ class PlainEnding(PlainRequest):
         register.pop(self.ticket, None)
         # In this order: one that is interrupted here is finished when its handle is dropped.
         self._finished = True
+        if self._log is None:
+            # Nothing can come late without a mark, so nobody has to be told when the handle is dropped.
+            self.reference = NOBODY
         # With tokens still coming it stays there, so that a sweep finds them; another thread may just have marked some.
         if (self._log or self.whole is not None) and self.expects_more:
             register[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest

@@ -177,3 +177,29 @@ def test_metrics_are_handed_over_while_other_calls_may_come_in(
     monkeypatch.setattr(telemetry.processor, "take_usual", look)
     request.complete()
     assert shown == ["completed"]
+
+
+def test_what_comes_after_the_end_of_a_pooling_request_is_counted(telemetry: Telemetry) -> None:
+    """Its handle is not watched any more: it is freed at once, and what its marks said is in the metrics."""
+    gc.disable()
+    try:
+        request: Any = telemetry.request(shape="pooling")
+        request.admit()
+        request.input_ready()
+        request.complete()
+        freed = weakref.ref(request)
+        request.admit()
+        request.token(3)
+        assert runtime().open_requests[request._tracked.ticket] is request._tracked
+        del request
+        assert freed() is None
+        assert not runtime().dropped
+        kinds = [
+            point["attributes"]["inference.violation.kind"]
+            for point in telemetry.points("inference.transition.violations")
+        ]
+        assert kinds == ["event_after_terminal"]
+        (wasted,) = telemetry.points("inference.tokens")
+        assert (wasted["attributes"]["inference.token.direction"], wasted["value"]) == ("wasted", 3)
+    finally:
+        gc.enable()
