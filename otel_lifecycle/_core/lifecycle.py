@@ -74,8 +74,8 @@ class Shape:
 
     ``table``: the next state, by state and event.  ``steps``: the same of the events that bound a stage or end
     the request, with the boundary that each is.  ``course``: the events of a request that completes, in order, and
-    after them one that never comes.  ``operation``: what a request does unless told otherwise.  ``queues_first``: it
-    queues as soon as it arrives, before its input is prepared.
+    after them one that never comes; ``events``: their names.  ``operation``: what a request does unless told
+    otherwise.  ``queues_first``: it queues as soon as it arrives, before its input is prepared.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Shape:
     table: Mapping[str, Mapping[str, str]]
     steps: Mapping[str, Mapping[str, tuple[str, str]]]
     course: tuple[Step, ...]
+    events: tuple[str, ...]
     operation: str
     queues_first: bool
 
@@ -176,13 +177,15 @@ def _shape(name: str, rows: tuple[Row, ...], stages: tuple[Stage, ...], operatio
         state: MappingProxyType({event: (bounds[event], to) for event, to in following.items() if event in bounds})
         for state, following in table.items()
     }
+    course = _course(steps, stages)
     return Shape(
         name=name,
         rows=rows,
         stages=stages,
         table=MappingProxyType(table),
         steps=MappingProxyType(steps),
-        course=_course(steps, stages),
+        course=course,
+        events=tuple(step.event for step in course),
         operation=operation,
         queues_first=stages[0].name == "queue",
     )

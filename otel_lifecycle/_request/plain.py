@@ -67,10 +67,10 @@ class PlainRequest(OneAtATime):
     __slots__ = (
         "_assessor",
         "_copied",
-        "_course",
         "_ends_plainly",
         "_entered",
         "_engine",
+        "_events",
         "_exhausted",
         "_facts",
         "_finished",
@@ -116,7 +116,7 @@ class PlainRequest(OneAtATime):
         unmarked: bool,
     ) -> None:
         self._lock, self._busy, self._deferred = new_lock(), False, None
-        self._shape, self._course = shape, shape.course
+        self._shape, self._events = shape, shape.events
         self.opened, self.offset = opened, offset
         self.source, self.parent, self.span = source, parent, span
         self._given, self._assessor = given, assessor
@@ -242,7 +242,7 @@ class PlainRequest(OneAtATime):
             ending.retrace(times[-1], () if log is None else (log,), judged=self._judged or done, finished=done)
         elif times:
             # The log may be there a line before the first token is.
-            state.retrace(times, log if self._course[len(times) - 1].state == DECODE else None)
+            state.retrace(times, log if self._shape.course[len(times) - 1].state == DECODE else None)
 
     def _leave_late(self) -> None:
         """Take the tokens off that came before the end, once: another thread may have appended more."""
@@ -276,7 +276,7 @@ class PlainRequest(OneAtATime):
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
         # As `_closed` says it, for every block that is entered.
-        return len(self._times) == len(self._course) - 1 if self.whole is None else self.state.status is not None
+        return len(self._times) == len(self._events) - 1 if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
@@ -290,7 +290,7 @@ class PlainRequest(OneAtATime):
         if self.whole is None:
             # Once: another thread may append meanwhile.
             passed = len(self._times)
-            stage = semconv.WIRE_STAGE.get(self._course[passed - 1].state)
+            stage = semconv.WIRE_STAGE.get(self._shape.course[passed - 1].state)
             if stage is None:
                 return None
             unmarked = self._unmarked and passed == 1
@@ -301,11 +301,11 @@ class PlainRequest(OneAtATime):
 
     def _is_in(self, *states: str) -> bool:
         """Whether it is plain and in one of some states."""
-        return self.whole is None and self._course[len(self._times) - 1].state in states
+        return self.whole is None and self._shape.course[len(self._times) - 1].state in states
 
     def _closed(self) -> bool:
         """Whether it has completed in its course; the last of that never comes."""
-        return len(self._times) == len(self._course) - 1
+        return len(self._times) == len(self._events) - 1
 
     def _rests(self) -> bool:
         """Whether a sweep has nothing to do: it is plain, its log is short, and nothing came after its end."""

@@ -67,7 +67,7 @@ class PlainEnding(PlainRequest):
                 self._busy = True
                 # Only now: until here, a call that interrupts this one may end the request.
                 plain = self.whole is None
-                if not plain or self._course[len(self._times)][0] != "complete":
+                if not plain or self._events[len(self._times)] != "complete":
                     return False
                 log = self._log
                 if log is not None:
@@ -150,7 +150,7 @@ class PlainEnding(PlainRequest):
     def _held(self, log: Log | None, gaps: UsualGaps) -> Interference | None:
         if self._engine is None or self._slot is None:
             return None
-        times = {step.key: time for step, time in zip(self._course, self._times, strict=False)}
+        times = {step.key: time for step, time in zip(self._shape.course, self._times, strict=False)}
         stalls = None if log is None else find_stalls_in(log, gaps.gaps)
         try:
             report = usual_report(self._shape.name, times)
