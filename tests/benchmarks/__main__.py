@@ -3,22 +3,25 @@
 NAME is one of the functions that measure: token_path, marks_at_a_time, gaps, memory, sampled_requests,
 unsampled_requests, ends_of_requests, interference, fallback, whole_server.  Left out, all of these are run, which takes
 less than eight minutes: what is not settled by then is untold.  more_servers has no budget and is run by name only.
-Beside the table a page with plots is written to ``.benchmarks/index.html``.
+Each is measured in a process of its own: what another one has left in memory slows code down that runs
+once a request, and a figure must not depend on what was measured before it.  Beside the table a page with plots is
+written to ``.benchmarks/index.html``.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 
-from tests.benchmarks import interference, marks, requests, tokens
-from tests.benchmarks.measure import Budget, allow
+from tests.benchmarks.measure import Budget
 from tests.benchmarks.page import write
+from tests.benchmarks.parts import measured, measures, say
 
 PACKAGES = (
     "opentelemetry-sdk",
@@ -34,14 +37,6 @@ MOST_SECONDS = 470
 """All rows together take no more; those that noise keeps from an answer are cut short, and untold."""
 
 BY_NAME = {"more_servers"}
-Say = Callable[[str], None]
-Measure = Callable[[Say], Iterator[Budget]]
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def installed() -> str:
@@ -55,26 +50,6 @@ def installed() -> str:
     return ", ".join(found)
 
 
-def measures() -> dict[str, Measure]:
-    """Return what can be measured with what is installed, by name."""
-    found: list[Measure] = [
-        tokens.token_path,
-        marks.marks_at_a_time,
-        tokens.gaps,
-        tokens.memory,
-        requests.sampled_requests,
-        requests.unsampled_requests,
-        requests.ends_of_requests,
-        interference.interference,
-        requests.fallback,
-    ]
-    if find_spec("fastapi") and find_spec("uvicorn"):
-        from tests.benchmarks.whole_server import more_servers, whole_server
-
-        found += [whole_server, more_servers]
-    return {measure.__name__: measure for measure in found}
-
-
 def main(names: Sequence[str] = ()) -> int:
     """Measure what is named; return the exit code.  A budget that noise hides counts as missed."""
     known = measures()
@@ -82,9 +57,12 @@ def main(names: Sequence[str] = ()) -> int:
         say(f"nothing here is called {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
     began, versions = monotonic(), installed()
-    allow(MOST_SECONDS)
     say(versions)
-    budgets = [budget for name in names or known if name in names or name not in BY_NAME for budget in known[name](say)]
+    budgets: list[Budget] = []
+    for name in names or [name for name in known if name not in BY_NAME]:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            left = MOST_SECONDS - (monotonic() - began)
+            budgets += process.submit(measured, name, left).result()
     for budget in budgets:
         say(str(budget))
     say(f"  {monotonic() - began:.0f} s; plots: {write(PAGE, budgets, versions)}")
