@@ -19,19 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from operator import attrgetter, itemgetter, not_
+from operator import not_
 from typing import Any, Final, Literal, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from otel_lifecycle._instruments.moment import Labels, Moment
-from otel_lifecycle._instruments.tally import ExemplarChoice, Sample, Tally
+from otel_lifecycle._instruments.samples import IS_SAMPLED, Sample, Samples
+from otel_lifecycle._instruments.tally import NO_EDGES, Edges, ExemplarChoice, Tally, edges_of
 
 Kind: TypeAlias = Literal["explicit", "exponential", "sum", "drop", "other"]
-
-_MOMENT: Final = itemgetter(1)
-_IS_SAMPLED: Final = attrgetter("sampled")
 
 MOST_KEYS: Final = 4096
 """Attribute sets whose key a stream remembers: the 1000 of an instrument, with room for what a restart leaves."""
@@ -191,16 +189,22 @@ class ExemplarsByTrace:
         self._unsampled = unsampled
         self._sampled = sampled
 
+    def may_want(self, *, sampled: bool) -> bool:
+        """Return whether a sample may become an exemplar; ``sampled``: some may lie in a sampled trace."""
+        return self._unsampled or (self._sampled and sampled)
+
     def wants(self, value: float, moment: Moment) -> bool:  # the value decides elsewhere
         """Return whether a sample may become an exemplar."""
         return self._sampled if moment.sampled else self._unsampled
 
-    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def among(self, samples: Samples) -> Sequence[Sample]:
         """Return the samples that may become exemplars, in order."""
+        if not self.may_want(sampled=samples.moments.sampled):
+            return ()
         if self._sampled is self._unsampled:
-            return samples if self._sampled else ()
+            return list(samples)
         # At C speed: most requests are not sampled, and their samples come past here all the same.
-        chosen = map(_IS_SAMPLED, map(_MOMENT, samples))
+        chosen = map(IS_SAMPLED, samples.moments.all())
         return list(compress(samples, chosen if self._sampled else map(not_, chosen)))
 
 
@@ -213,11 +217,15 @@ class AskedExemplars:
         self._filter = ask
         self._attributes = attributes
 
+    def may_want(self, *, sampled: bool) -> bool:
+        """Return whether a sample may become an exemplar: that is not known before it is asked for."""
+        return True
+
     def wants(self, value: float, moment: Moment) -> bool:
         """Return whether a sample may become an exemplar."""
         return bool(self._filter.should_sample(value, moment.time_unix_nano, self._attributes, moment.context))
 
-    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def among(self, samples: Samples) -> Sequence[Sample]:
         """Return the samples that may become exemplars, in order."""
         return [sample for sample in samples if self.wants(*sample)]
 
@@ -247,11 +255,11 @@ class _Measured:
 class Stream:
     """One stream of a reader, or a reader of an unknown kind as a whole.
 
-    ``kind``: how its aggregation takes samples; ``other`` takes plain measurements only.  ``boundaries``: of the
+    ``kind``: how its aggregation takes samples; ``other`` takes plain measurements only.  ``edges``: between the
     buckets of an explicit one.
     """
 
-    __slots__ = ("_instrument", "_keys", "_sdk", "_target", "boundaries", "kind")
+    __slots__ = ("_instrument", "_keys", "_sdk", "_target", "edges", "kind")
 
     def __init__(self, target: Any, instrument: Any, sdk: SdkMetrics) -> None:
         self._target = target
@@ -260,7 +268,13 @@ class Stream:
         self._keys: dict[int, tuple[Labels, Hashable]] = {}
         # A class of somebody's own may count otherwise than the one it is derived from: the type is compared exactly.
         self.kind: Kind = sdk.kinds.get(type(target._aggregation), "other") if type(target) is sdk.match else "other"
-        self.boundaries: tuple[float, ...] = target._aggregation._boundaries if self.kind == "explicit" else ()
+        self.edges: Edges = NO_EDGES
+        if self.kind == "explicit":
+            edges = edges_of(target._aggregation._boundaries)
+            if edges is None:
+                self.kind = "other"
+            else:
+                self.edges = edges
 
     def _key(self, attributes: Labels) -> Hashable:
         """Return what the SDK files the attributes under, as far as the view keeps them."""
@@ -293,6 +307,18 @@ class Stream:
             _add_tally(aggregation, tally)
             for value, moment in tally.offers:
                 aggregation._reservoir.offer(value, moment.time_unix_nano, attributes, moment.context)
+        return True
+
+    def add_total(self, attributes: Labels, total: float) -> bool:
+        """Add to a sum, without an exemplar; False where there is none for these attributes."""
+        key = self._key(attributes)
+        with self._target._lock:
+            aggregation = self._target._attributes_aggregation.get(key)
+            if aggregation is None:
+                return False
+            measured = _Measured(attributes)
+            measured.value = total
+            aggregation.aggregate(measured, False)
         return True
 
     def aggregate(self, attributes: Labels, samples: Sequence[tuple[float, Moment, bool]], start: int = 0) -> int:

@@ -89,6 +89,18 @@ class UsualVerdict(NamedTuple):
     stall_time: Mapping[str, float]
 
 
+class UsualDetail(NamedTuple):
+    """What tokens and neighbours add to the times of a usual request; the fields are those of its verdict."""
+
+    cause: str | None
+    tpot: float | None
+    convention_time_per_output_token: float | None
+    tokens: int | None
+    gaps: Sequence[int]
+    queue_time: Mapping[str, float]
+    stall_time: Mapping[str, float]
+
+
 def _places(shape: Shape) -> tuple[tuple[str, int], ...]:
     names = [stage.name for stage in shape.stages]
     return tuple((name, names.index(name)) for name in STAGE_ORDER if name in names)
@@ -173,6 +185,21 @@ def judge_usual(end: UsualEnd, threshold: float) -> UsualVerdict:
         queue,
         stalled,
     )
+
+
+def judge_detail(end: UsualEnd, bottleneck: str | None) -> UsualDetail:
+    """Judge what :func:`judge_times` leaves out, as :func:`judge_usual` does; ``bottleneck`` is what it found."""
+    times, log = end.times, end.log
+    tpot = per_token = None
+    gaps: Sequence[int] = []
+    if log is not None:
+        between = len(log) - 1
+        gaps, token_span = usual_gaps(log) if end.gaps is None else end.gaps
+        tpot = token_span / between / SECOND
+        # Decode lies between the last two boundaries.
+        per_token = (times[-1] - times[-2]) / between / SECOND
+    queue, stalled, cause = _held(end, gaps, bottleneck)
+    return UsualDetail(cause, tpot, per_token, end.tokens, gaps, queue, stalled)
 
 
 _Held: TypeAlias = "tuple[Mapping[str, float], Mapping[str, float], str | None]"

@@ -19,6 +19,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Final, Generic, TypeVar
 
 from otel_lifecycle._log import say
@@ -82,8 +83,7 @@ class FoldBuffer(Generic[_Value]):
         """Fold everything that was handed over before this call, also what another thread is folding now."""
         with self._lock:
             # Only those that are there now: values that keep coming must not hold a collection for ever.
-            for _ in range(len(self._values)):
-                self._take_one()
+            self._take(len(self._values))
             self._flush()
 
     def forget(self) -> None:
@@ -93,16 +93,21 @@ class FoldBuffer(Generic[_Value]):
         self._gaps = 0
         self._helper = None
 
-    def _take_one(self) -> None:
-        try:
-            value, gaps = self._values.popleft()
-        except IndexError:  # A signal handler that interrupted this thread took it.
-            return
-        self._gaps = self._gaps - gaps if self._values else 0
-        try:
-            self._fold(value)
-        except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
-            say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
+    def _take(self, most: int) -> None:
+        values, fold = self._values, self._fold
+        for _ in repeat(None, most):
+            try:
+                value, gaps = values.popleft()
+            except IndexError:  # A signal handler that interrupted this thread took it.
+                break
+            if gaps:
+                self._gaps -= gaps
+            try:
+                fold(value)
+            except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+                say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
+        if not values:
+            self._gaps = 0
 
     def _make_room(self) -> None:
         if self._cheap():
@@ -135,6 +140,6 @@ class FoldBuffer(Generic[_Value]):
         folded = 0
         while self._values and folded != most:
             with self._lock:
-                self._take_one()
+                self._take(1)
                 self._flush()
             folded += 1

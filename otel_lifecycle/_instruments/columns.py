@@ -7,13 +7,14 @@ to its instrument, once: the SDK's look-ups and locks are paid for a column, not
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from otel_lifecycle._instruments.moment import Labels
+from otel_lifecycle._instruments.moment import Labels, Moment
+from otel_lifecycle._instruments.samples import Samples, gathered
 from otel_lifecycle._log import say
 
-Take: TypeAlias = Callable[[Labels, Sequence[Any]], None]
+Take: TypeAlias = Callable[[Labels, Samples], None]
 
 
 class Column:
@@ -24,26 +25,20 @@ class Column:
     def __init__(self, attributes: Labels, take: Take, filled: dict[Column, None]) -> None:
         self._attributes = attributes
         self._take = take
-        self._samples: list[Any] = []
+        self._samples: list[tuple[Any, Moment] | Samples] = []
         self._filled = filled
 
-    def add(self, sample: Any) -> None:
-        """Add a sample: a value, or the gaps of a request, with its moment."""
+    def add(self, samples: tuple[Any, Moment] | Samples) -> None:
+        """Add a sample, which is a value or the gaps of a request with its moment, or many samples."""
         # In this order a signal handler that folds in between leaves the sample to the interrupted fold.
-        self._samples.append(sample)
-        self._filled[self] = None
-
-    def extend(self, samples: Iterable[Any]) -> None:
-        """Add samples."""
-        # In the same order.
-        self._samples.extend(samples)
+        self._samples.append(samples)
         self._filled[self] = None
 
     def flush(self) -> None:
         """Hand the samples to the instrument, each once: they are gone here before the instrument has them."""
         samples, self._samples = self._samples, []
         if samples:
-            self._take(self._attributes, samples)
+            self._take(self._attributes, gathered(samples))
 
     def forget(self) -> None:
         """Drop the samples."""

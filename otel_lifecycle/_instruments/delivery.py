@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 from opentelemetry.metrics import Counter, Histogram, NoOpCounter, NoOpHistogram
 
 from otel_lifecycle._instruments.moment import Labels, Moment
+from otel_lifecycle._instruments.samples import IS_SAMPLED, Run, Sample, Samples, gathered
 from otel_lifecycle._instruments.self_test import ways_agree
-from otel_lifecycle._instruments.tally import VALUE, Batch, Durations, Gaps, Run, Sample, Tally
+from otel_lifecycle._instruments.tally import FIRST, Batch, Durations, Edges, Gaps, Tally
 from otel_lifecycle._log import logger
 from otel_lifecycle._sdk_metrics import SdkMetrics, Stream, Streams, installed_sdk, is_sdk_instrument, real_instrument
 
@@ -74,21 +75,21 @@ class HistogramOutlet(_Outlet):
     def __init__(self, histogram: Histogram, sdk: SdkMetrics | None = None) -> None:
         super().__init__(histogram, sdk)
 
-    def take(self, attributes: Labels, samples: Sequence[Sample]) -> None:
+    def take(self, attributes: Labels, samples: Sequence[Sample] | Samples) -> None:
         """Take durations in seconds, oldest first; what the SDK would refuse goes to ``record``, which says so."""
-        if not samples:
+        samples = gathered(samples)
+        if not samples.values:
             return
-        values = list(map(VALUE, samples))
-        # One sum finds a NaN or an infinity among them, at C speed.
-        if min(values) >= 0 and math.isfinite(sum(values)):
+        # One sum finds a NaN or an infinity among them, at C speed; a NaN can stand anywhere among sorted values.
+        if samples.sorted[0] >= 0 and math.isfinite(sum(samples.values)):
             self._pour(attributes, Durations(samples))
         else:
             self._take_apart(attributes, samples)
 
-    def _take_apart(self, attributes: Labels, samples: Sequence[Sample]) -> None:
+    def _take_apart(self, attributes: Labels, samples: Samples) -> None:
         """Take the valid values; the SDK refuses the rest."""
-        taken = [sample for sample in samples if 0 <= sample[0] < math.inf]
-        if taken:
+        taken = gathered([sample for sample in samples if 0 <= sample[0] < math.inf])
+        if taken.values:
             self._pour(attributes, Durations(taken))
         histogram = self._find()[0]
         if histogram is not None:
@@ -96,15 +97,17 @@ class HistogramOutlet(_Outlet):
                 if not 0 <= value < math.inf:
                     histogram.record(value, attributes, moment.context)
 
-    def take_gaps(self, attributes: Labels, runs: Sequence[Run]) -> None:
+    def take_gaps(self, attributes: Labels, runs: Sequence[Run] | Samples) -> None:
         """Take gaps in nanoseconds, as ``record(gap / 1e9)`` would, but with the sum rounded once.
 
         A negative gap is left out, as the SDK refuses it.
         """
+        runs = gathered(runs)
         # They are sorted, so the first gap tells whether any is negative.
-        runs = [(gaps if gaps[0] >= 0 else [gap for gap in gaps if gap >= 0], moment) for gaps, moment in runs if gaps]
-        runs = [run for run in runs if run[0]]
-        if runs:
+        if not all(map(len, runs.values)) or min(map(FIRST, runs.values), default=0) < 0:
+            valid = [([gap for gap in gaps if gap >= 0], moment) for gaps, moment in runs]
+            runs = gathered([run for run in valid if run[0]])
+        if runs.values:
             self._pour(attributes, Gaps(runs))
 
     def _pour(self, attributes: Labels, batch: Batch) -> None:
@@ -127,18 +130,20 @@ class CounterOutlet(_Outlet):
     def __init__(self, counter: Counter, sdk: SdkMetrics | None = None) -> None:
         super().__init__(counter, sdk)
 
-    def take(self, attributes: Labels, amounts: Sequence[Amount]) -> None:
+    def take(self, attributes: Labels, amounts: Sequence[Amount] | Samples) -> None:
         """Take amounts; a negative one goes to ``add``, which refuses it and says so."""
+        amounts = gathered(amounts)
         counter, streams = self._find()
-        if counter is None:
+        if counter is None or not amounts.values:
             return
-        if min(map(VALUE, amounts)) < 0:
+        if min(amounts.values) < 0:
             for amount, moment in amounts:
                 counter.add(amount, attributes, moment.context)
         elif streams is None:
             # One total gives the same sum as its parts.  Only the exemplar, chosen at random, may differ.
-            shown = next((moment for _, moment in reversed(amounts) if moment.sampled), amounts[-1][1])
-            counter.add(sum(map(VALUE, amounts)), attributes, shown.context)
+            moments = amounts.moments.all()
+            shown = next(filter(IS_SAMPLED, reversed(moments)), moments[-1])
+            counter.add(sum(amounts.values), attributes, shown.context)
         elif streams.enabled():
             _Pouring(streams, attributes).pour_amounts(amounts)
 
@@ -146,56 +151,54 @@ class CounterOutlet(_Outlet):
 class _Pouring:
     """One batch on its way into every stream of every reader."""
 
-    __slots__ = ("_attributes", "_choice", "_streams", "_tallies")
+    __slots__ = ("_attributes", "_choice", "_streams")
 
     def __init__(self, streams: Streams, attributes: Labels) -> None:
         self._streams = streams.all()
         self._attributes = attributes
         self._choice = streams.exemplars(attributes)
-        # Most readers share their boundaries, so they share the sorted samples.
-        self._tallies: dict[tuple[float, ...], Tally | None] = {}
 
     def pour(self, batch: Batch) -> None:
+        # Most readers share their boundaries, so they share the sorted samples.
+        tallies: dict[Edges, Tally] = {}
         for stream in self._streams:
             if stream.kind == "explicit":
-                self._pour_counts(stream, batch)
+                tally = tallies.get(stream.edges)
+                if tally is None:
+                    tally = tallies[stream.edges] = batch.tally(stream.edges, self._choice)
+                if not stream.add(self._attributes, tally):
+                    self._pour_first(stream, batch)
             elif stream.kind == "exponential":
                 self._aggregate(stream, list(batch.each()))
             elif stream.kind != "drop":
                 self._measure(stream, batch)
 
-    def pour_amounts(self, amounts: Sequence[Amount]) -> None:
-        total = sum(map(VALUE, amounts))
+    def pour_amounts(self, amounts: Samples) -> None:
         for stream in self._streams:
             if stream.kind == "sum":
-                self._aggregate(stream, [(total, self._shown(amounts), True)])
+                self._pour_total(stream, amounts)
             elif stream.kind in ("explicit", "exponential"):
                 self._aggregate(stream, [(amount, moment, True) for amount, moment in amounts])
             elif stream.kind != "drop":
                 for amount, moment in amounts:
                     stream.measure(self._attributes, amount, moment, self._choice.wants(amount, moment))
 
-    def _shown(self, amounts: Sequence[Amount]) -> Moment:
-        """Return the moment of the sum: the last one that may become an exemplar, else the last."""
-        return (self._choice.among(amounts) or amounts)[-1][1]
+    def _pour_total(self, stream: Stream, amounts: Samples) -> None:
+        """Add their sum, with the moment of the last one that may become an exemplar, else of the last."""
+        total = sum(amounts.values)
+        shown = self._choice.may_want(sampled=amounts.moments.sampled)
+        if shown or not stream.add_total(self._attributes, total):
+            moment = (self._choice.among(amounts) or list(amounts))[-1][1]
+            self._aggregate(stream, [(total, moment, True)])
 
-    def _pour_counts(self, stream: Stream, batch: Batch) -> None:
-        """Add to an explicit-bucket aggregation; if there is none yet, the first sample goes through the API."""
-        if stream.boundaries not in self._tallies:
-            self._tallies[stream.boundaries] = batch.tally(stream.boundaries, self._choice)
-        tally = self._tallies[stream.boundaries]
-        if tally is None:
-            self._measure(stream, batch)
-        elif not stream.add(self._attributes, tally):
-            self._measure_first(stream, batch)
-            # Recording has made the aggregation, unless a limit sent the sample elsewhere.
-            rest = batch.rest()
-            if rest is not None and not self._add(stream, rest):
-                self._measure(stream, rest)
-
-    def _add(self, stream: Stream, batch: Batch) -> bool:
-        tally = batch.tally(stream.boundaries, self._choice)
-        return tally is not None and stream.add(self._attributes, tally)
+    def _pour_first(self, stream: Stream, batch: Batch) -> None:
+        """Add to an explicit-bucket aggregation that is not there yet: the first sample goes through the API."""
+        for value, moment, _ in islice(batch.each(), 1):
+            stream.measure(self._attributes, value, moment, self._choice.wants(value, moment))
+        # Recording has made the aggregation, unless a limit sent the sample elsewhere.
+        rest = batch.rest()
+        if rest is not None and not stream.add(self._attributes, rest.tally(stream.edges, self._choice)):
+            self._measure(stream, rest)
 
     def _aggregate(self, stream: Stream, samples: list[tuple[float, Moment, bool]]) -> None:
         """Let an aggregation take the samples one by one; while it is missing, record through the API."""
@@ -205,10 +208,6 @@ class _Pouring:
         while taken < len(samples):
             stream.measure(self._attributes, *samples[taken])
             taken = stream.aggregate(self._attributes, samples, taken + 1)
-
-    def _measure_first(self, stream: Stream, batch: Batch) -> None:
-        for value, moment, _ in islice(batch.each(), 1):
-            stream.measure(self._attributes, value, moment, self._choice.wants(value, moment))
 
     def _measure(self, stream: Stream, batch: Batch) -> None:
         for value, moment, _ in batch.each():

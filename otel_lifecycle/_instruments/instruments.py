@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import groupby, repeat, starmap
 from threading import RLock
 from time import time_ns
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
@@ -50,11 +52,11 @@ class Instruments:
         self._columns = Columns()
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
-        self._buffer: FoldBuffer[HandedOver | UsualRequest] = FoldBuffer(
-            self._fold_one, self._flush, lambda: self._gaps.bulk
-        )
         # Taken off the buffer, and folded together.  Callers hold the buffer's lock.
-        self._usual: list[UsualRequest] = []
+        self._taken: deque[HandedOver | UsualRequest] = deque()
+        self._buffer: FoldBuffer[HandedOver | UsualRequest] = FoldBuffer(
+            self._taken.append, self._flush, lambda: self._gaps.bulk
+        )
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
@@ -127,27 +129,31 @@ class Instruments:
         """Drop what a forked child inherited: its parent counts that."""
         self._buffer.forget()
         self._columns.forget()
-        self._usual = []
-
-    def _fold_one(self, value: HandedOver | UsualRequest) -> None:
-        if isinstance(value, UsualRequest):
-            self._usual.append(value)
-            return
-        # The order of the samples is that of the requests.
-        self._fold_usual()
-        value.fold(self._sets)
-        if isinstance(value, FinishedRequest):
-            self._process.had_traffic = True
-
-    def _fold_usual(self) -> None:
-        usual, self._usual = self._usual, []
-        if usual:
-            self._process.had_traffic = True
-            fold_usual(usual, self._sets)
+        self._taken.clear()
 
     def _flush(self) -> None:
-        self._fold_usual()
+        try:
+            # One call into C: a signal handler that folds comes before it or after it.
+            taken = list(starmap(self._taken.popleft, repeat((), len(self._taken))))
+        except IndexError:  # It came before.
+            taken = []
+        # The order of the samples is that of the requests.
+        for kind, values in groupby(taken, type):
+            if kind is UsualRequest:
+                self._process.had_traffic = True
+                fold_usual(cast("list[UsualRequest]", list(values)), self._sets)
+            else:
+                self._fold_each(cast("Iterable[HandedOver]", values))
         self._columns.flush()
+
+    def _fold_each(self, values: Iterable[HandedOver]) -> None:
+        for value in values:
+            if isinstance(value, FinishedRequest):
+                self._process.had_traffic = True
+            try:
+                value.fold(self._sets)
+            except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+                say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
 
     # What is observed.
 

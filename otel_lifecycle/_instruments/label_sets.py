@@ -5,13 +5,14 @@ The same combination is always the same object, so that what the SDK files it un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.text import Bounded
 from otel_lifecycle._instruments.columns import Column, Columns, Take
+from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._instruments.samples import Samples
 from otel_lifecycle.semconv import Metric
 
 # Clients choose names. Beyond 2000 attribute sets of an instrument the SDK merges all further ones, other requests'
@@ -45,15 +46,8 @@ class LabelSet:
         self._columns = columns
         self._known: dict[Combination, Column] = {}
 
-    def add(self, sample: Any, metric: Metric, *own: Any) -> None:
-        """Add a sample; ``own`` are the values of the metric's own attributes."""
-        self._column(metric, *own).add(sample)
-
-    def extend(self, samples: Iterable[Any], metric: Metric, *own: Any) -> None:
-        """Add samples, all with the same values."""
-        self._column(metric, *own).extend(samples)
-
-    def _column(self, metric: Metric, *own: Any) -> Column:
+    def add(self, samples: tuple[Any, Moment] | Samples, metric: Metric, *own: Any) -> None:
+        """Add a sample, or many; ``own`` are the values of the metric's own attributes."""
         key = (metric.name, *own)
         column = self._known.get(key)
         if column is None:
@@ -61,7 +55,7 @@ class LabelSet:
             column = self._columns.column(metric, self.combination, own)
             if len(self._known) < MAX_COMBINATIONS:
                 self._known[key] = column
-        return column
+        column.add(samples)
 
 
 class AttributeSets:

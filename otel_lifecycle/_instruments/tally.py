@@ -12,34 +12,48 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, compress, pairwise
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from otel_lifecycle._core.usual import SortedGaps
 from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._instruments.samples import Sample, Samples, gathered
 
 _SECOND: Final = 1e9
 # 146 years: a boundary may be any number of seconds, and no gap is longer than this.
 _LONGEST_NS: Final = 1 << 62
-VALUE: Final = itemgetter(0)
-"""The value of a sample; its moment is the other half."""
+FIRST: Final = itemgetter(0)
+_LAST: Final = itemgetter(-1)
 
-Sample: TypeAlias = tuple[float, Moment]
-"""A value, in seconds where it is a duration, and when it was taken."""
 
-Run: TypeAlias = tuple[Sequence[int], Moment]
-"""Gaps of one request in integer nanoseconds, sorted ascending."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """The boundaries between the buckets of a histogram; the same boundaries are the same object.
+
+    ``nanoseconds``: for each boundary, the largest whole nanosecond that is not above it once it is float seconds.
+    """
+
+    seconds: tuple[float, ...]
+    nanoseconds: tuple[int, ...]
+
+
+NO_EDGES: Final = Edges((), ())
+"""A single bucket."""
 
 
 class ExemplarChoice(Protocol):
     """Which samples the provider's filter lets become exemplars."""
 
+    def may_want(self, *, sampled: bool) -> bool:
+        """Whether a sample may become one; ``sampled``: some of them may lie in a sampled trace."""
+
     def wants(self, value: float, moment: Moment) -> bool:
         """Return whether a sample may become one."""
 
-    def among(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def among(self, samples: Samples) -> Sequence[Sample]:
         """Return the samples that may, in order."""
 
 
@@ -60,8 +74,8 @@ class Tally(NamedTuple):
 class Batch(Protocol):
     """Samples for one histogram and one attribute set; never empty."""
 
-    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
-        """Sort the samples into buckets; None for boundaries that cannot be searched."""
+    def tally(self, edges: Edges, choice: ExemplarChoice) -> Tally:
+        """Sort the samples into buckets."""
 
     def each(self) -> Iterator[tuple[float, Moment, bool]]:
         """Yield every sample in order: seconds, moment, and whether it is worth an offer as exemplar."""
@@ -75,23 +89,17 @@ class Durations:
 
     __slots__ = ("_samples",)
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
-    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
+    def tally(self, edges: Edges, choice: ExemplarChoice) -> Tally:
         """Sort the samples into buckets.  The last sample of each bucket is offered: the reservoir keeps no other."""
-        if not _searchable(boundaries):
-            return None
-        values = sorted(map(VALUE, self._samples))
-        last = {bisect_left(boundaries, sample[0]): sample for sample in choice.among(self._samples)}
-        return Tally(
-            counts=[(number, end - start) for number, start, end in _spans(values, boundaries)],
-            # Rounded once, however many samples there are.
-            total=math.fsum(values),
-            low=values[0],
-            high=values[-1],
-            offers=list(last.values()),
-        )
+        samples, values = self._samples, self._samples.sorted
+        last: dict[int, Sample] = {}
+        if choice.may_want(sampled=samples.moments.sampled):
+            last = {bisect_left(edges.seconds, sample[0]): sample for sample in choice.among(samples)}
+        counts = [(number, end - start) for number, start, end in _spans(values, edges.seconds)]
+        return Tally(counts, samples.total, values[0], values[-1], list(last.values()))
 
     def each(self) -> Iterator[tuple[float, Moment, bool]]:
         """Yield every sample; each may become an exemplar."""
@@ -100,41 +108,59 @@ class Durations:
 
     def rest(self) -> Durations | None:
         """Return all but the first."""
-        return Durations(self._samples[1:]) if len(self._samples) > 1 else None
+        rest = self._samples.rest()
+        return Durations(rest) if rest.values else None
 
 
 class Gaps:
-    """Gaps in whole nanoseconds, run by run.  Runs are sorted, not empty, and have no negative gap."""
+    """Gaps in whole nanoseconds, run by run: each value is a sorted run, not empty, without a negative gap."""
 
     __slots__ = ("_runs",)
 
     OFFER_EVERY: Final = 128
     """In gap-by-gap aggregation one gap in so many is offered as exemplar: an offer costs as much as ten gaps."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    SHORT: Final = 64
+    """Runs of up to so many gaps are merged first: bisecting each of them would cost more than sorting them."""
+
+    def __init__(self, runs: Samples) -> None:
         self._runs = runs
 
-    def tally(self, boundaries: tuple[float, ...], choice: ExemplarChoice) -> Tally | None:
+    def tally(self, edges: Edges, choice: ExemplarChoice) -> Tally:
         """Sort the gaps into buckets.  For each bucket, the largest gap of the last request in it is offered."""
-        edges = _edges_ns(boundaries)
-        if edges is None:
-            return None
         counts: dict[int, int] = {}
         offers: dict[int, Sample] = {}
-        for gaps, moment in self._runs:
-            for number, start, end in _spans(gaps, edges):
+        runs: Sequence[Sequence[int]] = self._runs.values
+        silent = runs
+        if choice.may_want(sampled=self._runs.moments.sampled):
+            silent = []
+            for gaps, moment in self._runs:
+                if not choice.may_want(sampled=moment.sampled):
+                    silent.append(gaps)
+                    continue
+                for number, start, end in _spans(gaps, edges.nanoseconds):
+                    counts[number] = counts.get(number, 0) + end - start
+                    largest = gaps[end - 1] / _SECOND
+                    if choice.wants(largest, moment):
+                        offers[number] = (largest, moment)
+        for gaps in self._merged(silent):
+            for number, start, end in _spans(gaps, edges.nanoseconds):
                 counts[number] = counts.get(number, 0) + end - start
-                largest = gaps[end - 1] / _SECOND
-                if choice.wants(largest, moment):
-                    offers[number] = (largest, moment)
         return Tally(
-            counts=list(counts.items()),
+            list(counts.items()),
             # Integers add up exactly; the sum is rounded once, when it becomes seconds.
-            total=sum(gaps.total if type(gaps) is SortedGaps else sum(gaps) for gaps, _ in self._runs) / _SECOND,
-            low=min(gaps[0] for gaps, _ in self._runs) / _SECOND,
-            high=max(gaps[-1] for gaps, _ in self._runs) / _SECOND,
-            offers=list(offers.values()),
+            sum(gaps.total if type(gaps) is SortedGaps else sum(gaps) for gaps in runs) / _SECOND,
+            min(map(FIRST, runs)) / _SECOND,
+            max(map(_LAST, runs)) / _SECOND,
+            list(offers.values()),
         )
+
+    def _merged(self, runs: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        short = [len(gaps) <= self.SHORT for gaps in runs]
+        if sum(short) < 2:
+            return runs
+        long = (gaps for gaps, is_short in zip(runs, short, strict=True) if not is_short)
+        return [sorted(chain.from_iterable(compress(runs, short))), *long]
 
     def each(self) -> Iterator[tuple[float, Moment, bool]]:
         """Yield every gap in seconds; some of each request may become exemplars, its longest among them."""
@@ -147,39 +173,37 @@ class Gaps:
         """Return all but the first."""
         (gaps, moment), *others = self._runs
         runs = [(gaps[1:], moment), *others] if len(gaps) > 1 else others
-        return Gaps(runs) if runs else None
+        return Gaps(gathered(runs)) if runs else None
 
 
-def _spans(values: Sequence[float], edges: tuple[float, ...]) -> Iterator[tuple[int, int, int]]:
-    """Yield for each bucket that is not empty its number and where its values begin and end; ``values`` are sorted.
+def _spans(values: Sequence[float], edges: tuple[float, ...]) -> list[tuple[int, int, int]]:
+    """Return for each bucket that is not empty its number and where its values begin and end; ``values`` are sorted.
 
     A value on an edge belongs to the bucket below, as in the SDK.
     """
-    start, size = 0, len(values)
-    # From the bucket of the smallest on, and no further than the largest: most buckets are empty.
-    for number in range(bisect_left(edges, values[0]), len(edges)):
+    # Most buckets are empty: from that of the smallest on, and no further than that of the largest.
+    number, last = bisect_left(edges, values[0]), bisect_left(edges, values[-1])
+    start, found = 0, []
+    while number < last:
         end = bisect_right(values, edges[number], start)
         if end > start:
-            yield number, start, end
+            found.append((number, start, end))
             start = end
-            if end == size:
-                return
-    yield len(edges), start, size
+        number += 1
+    found.append((last, start, len(values)))
+    return found
 
 
 @lru_cache(maxsize=64)
-def _searchable(boundaries: tuple[float, ...]) -> bool:
-    return all(map(math.isfinite, boundaries)) and all(a < b for a, b in pairwise(boundaries))
+def edges_of(boundaries: tuple[float, ...]) -> Edges | None:
+    """Return the edges of a histogram with these boundaries; None where they cannot be searched.
 
-
-@lru_cache(maxsize=64)
-def _edges_ns(boundaries: tuple[float, ...]) -> tuple[int, ...] | None:
-    """Return for each boundary the largest whole nanosecond that is not above it once it is float seconds.
-
-    ``gap / 1e9`` never falls as ``gap`` grows, so comparing integers with these finds the bucket that comparing the
-    float with the boundaries finds, for every gap, one on an edge included.
+    ``gap / 1e9`` never falls as ``gap`` grows, so comparing integers with the edges in nanoseconds finds the bucket
+    that comparing the float with the boundaries finds, for every gap, one on an edge included.
     """
-    return tuple(map(_edge_ns, boundaries)) if _searchable(boundaries) else None
+    if all(map(math.isfinite, boundaries)) and all(a < b for a, b in pairwise(boundaries)):
+        return Edges(boundaries, tuple(map(_edge_ns, boundaries)))
+    return None
 
 
 def _edge_ns(boundary: float) -> int:

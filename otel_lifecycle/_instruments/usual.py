@@ -7,10 +7,10 @@ by column, each column at C speed.  Only what tokens and neighbours add is judge
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
-from operator import attrgetter, eq, is_not
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from itertools import compress, count, repeat
+from operator import attrgetter, eq, is_not, mul
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
@@ -18,20 +18,22 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.outcome import MIXED
 from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import (
+    UsualDetail,
     UsualEnd,
     UsualTimes,
     UsualVerdict,
+    judge_detail,
     judge_objectives,
     judge_times,
-    judge_usual,
 )
 from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
+from otel_lifecycle._instruments.samples import Moments, Samples
 from otel_lifecycle._log import say
+from otel_lifecycle.semconv import Metric
 
 _DONE: Final = "completed"
-_END: Final = attrgetter("end")
-_TIMES: Final = attrgetter("times")
+_FLAGS: Final = attrgetter("trace_flags")
 
 
 class Rules(NamedTuple):
@@ -52,199 +54,233 @@ class UsualRequest(NamedTuple):
     verdict: UsualVerdict | None = None
 
 
-_Judged: TypeAlias = "tuple[Sequence[UsualVerdict | None], UsualTimes]"
+_Details: TypeAlias = "Sequence[UsualDetail | UsualVerdict | None]"
 
 
-def fold_usual(requests: Iterable[UsualRequest], sets: LabelSets) -> None:
+class _Together:
+    """Usual requests, and each field of their ends as a column; ``fields``: an end whose fields are these columns."""
+
+    __slots__ = ("ends", "fields", "requests", "rules", "spans", "verdicts")
+
+    def __init__(self, requests: Sequence[UsualRequest]) -> None:
+        self.requests = requests
+        # Turned at C speed: reading field by field costs more than everything that is computed of a column.
+        self.ends, self.spans, _, self.rules, self.verdicts = zip(*requests, strict=True)
+        self.fields: Any = UsualEnd._make(zip(*self.ends, strict=True))
+
+    def alike(self) -> Sequence[_Together]:
+        """Return those with the same labels, shape and rules together."""
+        # By identity: requests of one server share these objects, and comparing them costs more than a further column.
+        keys = list(zip(map(id, self.fields.labels), self.fields.shape, map(id, self.rules), strict=True))
+        if keys.count(keys[0]) == len(keys):
+            return [self]
+        alike: dict[tuple[int, str, int], list[UsualRequest]] = {}
+        for key, request in zip(keys, self.requests, strict=True):
+            alike.setdefault(key, []).append(request)
+        return list(map(_Together, alike.values()))
+
+    def moments(self) -> Moments:
+        """Return when they ended, and in which traces."""
+        sampled = any(flags & 1 for flags in set(map(_FLAGS, self.spans)))
+        return Moments(
+            lambda: [Moment(request.span_context, request.time_unix_nano) for request in self.requests],
+            sampled=sampled,
+        )
+
+    def judge(self) -> tuple[UsualTimes, _Details | None]:
+        """Return what follows from their times, and what tokens and neighbours add; None where they add nothing."""
+        fields = self.fields
+        times = judge_times(fields.shape[0], fields.times, self.rules[0].threshold)
+        if not (any(fields.log) or any(fields.interference) or any(self.verdicts)):
+            return times, None
+        return times, [
+            verdict
+            if verdict is not None
+            else None
+            if end.log is None and end.interference is None
+            else judge_detail(end, bottleneck)
+            for end, verdict, bottleneck in zip(self.ends, self.verdicts, times.bottlenecks, strict=True)
+        ]
+
+
+def fold_usual(requests: Sequence[UsualRequest], sets: LabelSets) -> None:
     """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
-    # By identity: requests of one server share these objects, and comparing them costs more than a further column.
-    alike: dict[tuple[int, str, int, bool | None], list[UsualRequest]] = {}
-    for request in requests:
-        end, _, _, rules, verdict = request
-        bare = verdict is None and end.log is None and end.interference is None and end.usage is None
-        key = id(end.labels), end.shape, id(rules), end.alone if bare else None
-        if key in alike:
-            alike[key].append(request)
-        else:
-            alike[key] = [request]
-    for (_, _, _, alone), together in alike.items():
-        _fold_alike(together, sets, alone)
+    for together in _Together(requests).alike():
+        _fold_alike(together, sets)
 
 
-def _fold_alike(together: Sequence[UsualRequest], sets: LabelSets, alone: bool | None) -> None:
-    """Fold requests with the same labels, shape and rules.
-
-    ``alone``: all of them are bare, which is to say that nothing but their boundaries is known, and all were alone on
-    their engine, or none is known to have been; None: they are of any kind.
-    """
+def _fold_alike(together: _Together, sets: LabelSets) -> None:
+    """Fold requests with the same labels, shape and rules."""
     try:
-        judged = _judge(together)
+        times, details = together.judge()
     except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
-        if len(together) == 1:
+        if len(together.requests) == 1:
             say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
             return
-        for request in together:
-            _fold_alike([request], sets, alone)
+        for request in together.requests:
+            _fold_alike(_Together([request]), sets)
     else:
-        columns = _Columns(sets.of(together[0].end.labels), together)
-        if alone is None:
-            columns.add(*judged)
-        else:
-            columns.add_bare(judged[1], alone=alone)
-
-
-def _judge(together: Sequence[UsualRequest]) -> _Judged:
-    threshold = together[0].rules.threshold
-    ends = list(map(_END, together))
-    verdicts = [
-        request.verdict
-        if request.verdict is not None or (end.log is None and end.interference is None)
-        else judge_usual(end, threshold)
-        for request, end in zip(together, ends, strict=True)
-    ]
-    return verdicts, judge_times(ends[0].shape, list(map(_TIMES, ends)), threshold)
+        _Columns(sets.of(together.fields.labels[0]), together, times).add(details)
 
 
 class _Columns:
     """The samples of requests with the same labels, shape and rules."""
 
-    __slots__ = ("_labels", "_live", "_moments", "_shape", "_slo", "_together")
+    __slots__ = ("_fields", "_labels", "_live", "_moments", "_ones", "_shape", "_slo", "_times", "_together")
 
-    def __init__(self, labels: LabelSet, together: Sequence[UsualRequest]) -> None:
-        one = together[0]
+    def __init__(self, labels: LabelSet, together: _Together, times: UsualTimes) -> None:
+        one, rules = together.ends[0], together.rules[0]
         self._labels = labels
         self._together = together
-        self._shape = one.end.shape
-        self._live = one.rules.convention and one.end.labels.traffic == "live"
-        self._slo = one.rules.slo
-        self._moments = [Moment(request.span_context, request.time_unix_nano) for request in together]
+        self._fields = together.fields
+        self._moments = together.moments()
+        self._times = times
+        # A sample of one for each of them: several counters share it.
+        self._ones = Samples((1,) * len(together.ends), self._moments)
+        self._shape = one.shape
+        self._live = rules.convention and one.labels.traffic == "live"
+        self._slo = rules.slo
 
-    def add(self, verdicts: Sequence[UsualVerdict | None], times: UsualTimes) -> None:
-        """Add them all; ``verdicts``: of those that have more than times."""
-        self._add_times(times)
-        self._add_ends(verdicts, times)
-        self._add_counts()
-        for verdict, moment in zip(verdicts, self._moments, strict=True):
-            if verdict is not None and verdict.tpot is not None:
-                self._add_tokens(verdict, moment)
+    def add(self, details: _Details | None) -> None:
+        """Add them all; ``details``: what is known beyond their boundaries, None where that is nothing."""
+        self._add_times()
+        self._add_ends(details)
+        self._add_counts(details)
+        if details is not None:
+            self._add_tokens(details)
+            self._add_held(details)
         if self._slo is not None:
-            self._add_objectives(self._slo, times, verdicts)
+            self._add_objectives(self._slo, details)
 
-    def add_bare(self, times: UsualTimes, *, alone: bool) -> None:
-        """Add the same of requests that have nothing but their boundaries."""
-        self._add_times(times)
-        moments, bottlenecks = self._moments, times.bottlenecks
-        for bottleneck in dict.fromkeys(bottlenecks):
-            those = list(map(eq, bottlenecks, repeat(bottleneck)))
-            cause = "idle" if alone and bottleneck == "queue" else None
-            ended = zip(repeat(1), compress(moments, those))
-            self._labels.extend(ended, semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
-            if bottleneck == MIXED:
-                for stage, spent in times.stages.items():
-                    mixed = compress(zip(spent, moments, strict=True), those)
-                    self._labels.extend(mixed, semconv.MIXED_TIME, stage)
-        waits = times.stages["queue"]
-        if alone and any(waits):
-            self._labels.extend(compress(zip(waits, moments, strict=True), waits), semconv.QUEUE_TIME, "idle")
-        if times.ttft is not None:
-            self._labels.extend(zip(repeat(1), moments), semconv.TOKENS, "output")
-        if self._slo is not None:
-            self._add_objectives(self._slo, times, [None] * len(moments))
-
-    def _add_times(self, times: UsualTimes) -> None:
-        labels, moments = self._labels, self._moments
+    def _add_times(self) -> None:
+        labels, moments, times = self._labels, self._moments, self._times
         for stage, spent in times.stages.items():
-            labels.extend(zip(spent, moments, strict=True), semconv.STAGE_DURATION, stage)
-        labels.extend(zip(times.e2e, moments, strict=True), semconv.REQUEST_DURATION, _DONE)
+            labels.add(Samples(spent, moments), semconv.STAGE_DURATION, stage)
+        # One object for two metrics, so that its values are sorted once.
+        e2e = Samples(times.e2e, moments)
+        labels.add(e2e, semconv.REQUEST_DURATION, _DONE)
         if self._live:
-            labels.extend(zip(times.e2e, moments, strict=True), semconv.GEN_AI_REQUEST_DURATION, None)
+            labels.add(e2e, semconv.GEN_AI_REQUEST_DURATION, None)
         if times.ttft is not None:
-            labels.extend(zip(times.ttft, moments, strict=True), semconv.TIME_TO_FIRST_TOKEN, _DONE)
+            ttft = Samples(times.ttft, moments)
+            labels.add(ttft, semconv.TIME_TO_FIRST_TOKEN, _DONE)
             if self._live:
-                labels.extend(zip(times.ttft, moments, strict=True), semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
+                labels.add(ttft, semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
 
-    def _add_ends(self, verdicts: Sequence[UsualVerdict | None], times: UsualTimes) -> None:
-        """Add what became of the requests, and what held them."""
-        ended: dict[tuple[str | None, str | None], list[Moment]] = {}
-        idle: list[tuple[float, Moment]] = []
-        rows = zip(self._together, verdicts, times.bottlenecks, times.stages["queue"], self._moments, strict=True)
-        for number, (request, verdict, bottleneck, wait, moment) in enumerate(rows):
-            cause = None
-            if verdict is not None:
-                cause = verdict.cause
-                self._add_held(verdict, moment)
-            elif request.end.alone:
-                # Nobody ran beside it: all of its wait is idle.
-                if wait:
-                    idle.append((wait, moment))
-                cause = "idle" if bottleneck == "queue" else None
-            key = bottleneck, cause
-            if key in ended:
-                ended[key].append(moment)
-            else:
-                ended[key] = [moment]
-            if bottleneck == MIXED:
-                # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
-                for stage, spent in times.stages.items():
-                    self._labels.add((spent[number], moment), semconv.MIXED_TIME, stage)
-        for (bottleneck, cause), moments in ended.items():
-            self._labels.extend(zip(repeat(1), moments), semconv.REQUESTS, _DONE, None, bottleneck, cause, None)
-        if idle:
-            self._labels.extend(idle, semconv.QUEUE_TIME, "idle")
+    def _add_ends(self, details: _Details | None) -> None:
+        """Add what became of the requests, and the wait of those whose details do not tell of it."""
+        stages, bottlenecks = self._times.stages, self._times.bottlenecks
+        alone = self._fields.alone
+        causes = ["idle" if idle and name == "queue" else None for idle, name in zip(alone, bottlenecks, strict=True)]
+        if details is not None:
+            alone = [idle and detail is None for idle, detail in zip(alone, details, strict=True)]
+            causes = [cause if detail is None else detail.cause for cause, detail in zip(causes, details, strict=True)]
+        ended = list(zip(bottlenecks, causes, strict=True))
+        for key in dict.fromkeys(ended):
+            self._add_where(self._ones, list(map(eq, ended, repeat(key))), semconv.REQUESTS, _DONE, None, *key, None)
+        if MIXED in bottlenecks:
+            # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
+            mixed = list(map(eq, bottlenecks, repeat(MIXED)))
+            for stage, spent in stages.items():
+                self._add_where(Samples(spent, self._moments), mixed, semconv.MIXED_TIME, stage)
+        # Nobody ran beside these: all of their wait is idle.  One that did not wait adds nothing, not a series either.
+        waits = stages["queue"]
+        self._add_where(Samples(waits, self._moments), list(map(mul, waits, alone)), semconv.QUEUE_TIME, "idle")
 
-    def _add_held(self, verdict: UsualVerdict, moment: Moment) -> None:
-        for cause, lost in verdict.queue_time.items():
-            self._labels.add((lost, moment), semconv.QUEUE_TIME, cause)
-        for cause, lost in verdict.stall_time.items():
-            self._labels.add((lost, moment), semconv.STALLED_TIME, cause)
+    def _add_where(self, samples: Samples, those: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Add the samples of those requests, if there are any."""
+        if all(those):
+            self._labels.add(samples, metric, *own)
+        elif any(those):
+            chosen = self._moments.at(compress(count(), those))
+            self._labels.add(Samples(list(compress(samples.values, those)), chosen), metric, *own)
 
-    def _add_counts(self) -> None:
-        read: list[tuple[int, Moment]] = []
-        written: list[tuple[int, Moment]] = []
-        for request, moment in zip(self._together, self._moments, strict=True):
-            end, verdict = request.end, request.verdict
-            tokens = end.tokens if verdict is None else verdict.tokens
-            if end.usage is not None:
-                # The engine's own figure is what it billed; marks count what was seen of it.
-                tokens = end.usage.get("output_tokens", tokens)
-                # A count of 0 would add nothing but a series.
-                if input_tokens := end.usage.get("input_tokens"):
-                    read.append((input_tokens, moment))
-            if tokens:
-                written.append((tokens, moment))
-        if read:
-            self._labels.extend(read, semconv.TOKENS, "input")
-        if written:
-            self._labels.extend(written, semconv.TOKENS, "output")
+    def _add_each(self, values: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Add a value for each request; 0 and None add nothing, not a series either."""
+        self._add_where(Samples(values, self._moments), values, metric, *own)
 
-    def _add_tokens(self, verdict: UsualVerdict, moment: Moment) -> None:
-        labels = self._labels
-        labels.add((verdict.tpot, moment), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
-        labels.add((verdict.gaps, moment), semconv.INTER_TOKEN_LATENCY)
-        if self._live:
-            labels.add((verdict.convention_time_per_output_token, moment), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
-
-    def _add_objectives(self, slo: Slo, times: UsualTimes, verdicts: Sequence[UsualVerdict | None]) -> None:
-        figures: dict[str, Sequence[float | None]] = {
-            "ttft": times.ttft or [None] * len(verdicts),
-            "tpot": [None if verdict is None else verdict.tpot for verdict in verdicts],
-            "e2e": times.e2e,
-        }
-        # If the slowest of them met each objective, all did, and none is looked at by itself.
-        known = {name: [figure for figure in column if figure is not None] for name, column in figures.items()}
-        worst = {name: max(column, default=None) for name, column in known.items()}
-        kept = slo.judge(worst, completed=True)
-        if all(kept.values()):
-            for objective in kept:
-                judged = map(is_not, figures.get(objective, self._moments), repeat(None))
-                self._labels.extend(
-                    zip(repeat(1), compress(self._moments, judged)), semconv.SLO_RESULTS, objective, True, None
-                )
+    def _add_counts(self, details: _Details | None) -> None:
+        usages = self._fields.usage
+        if details is None and not any(usages):
+            if self._times.ttft is not None:
+                self._labels.add(self._ones, semconv.TOKENS, "output")
             return
-        ended: dict[tuple[str, bool, str | None], list[Moment]] = {}
-        for number, row in enumerate(zip(*figures.values(), strict=True)):
-            stages = {stage: spent[number] for stage, spent in times.stages.items()}
-            for result in judge_objectives(slo, self._shape, dict(zip(figures, row, strict=True)), stages):
-                ended.setdefault(result, []).append(self._moments[number])
-        for (objective, met, stage), moments in ended.items():
-            self._labels.extend(zip(repeat(1), moments), semconv.SLO_RESULTS, objective, met, stage)
+        read: list[int | None] = []
+        written: list[int | None] = []
+        for end, usage, detail in zip(self._together.ends, usages, details or repeat(None), strict=False):
+            tokens = end.tokens if detail is None else detail.tokens
+            # The engine's own figure is what it billed; marks count what was seen of it.
+            written.append(tokens if usage is None else usage.get("output_tokens", tokens))
+            read.append(None if usage is None else usage.get("input_tokens"))
+        self._add_each(read, semconv.TOKENS, "input")
+        self._add_each(written, semconv.TOKENS, "output")
+
+    def _add_tokens(self, details: _Details) -> None:
+        timed = [detail is not None and detail.tpot is not None for detail in details]
+        if not any(timed):
+            return
+        known = [
+            (detail.tpot, detail.gaps, detail.convention_time_per_output_token)
+            for detail in compress(details, timed)
+            if detail is not None
+        ]
+        moments = self._moments.at(compress(count(), timed))
+        tpot, gaps, per_token = zip(*known, strict=True)
+        self._labels.add(Samples(tpot, moments), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
+        self._labels.add(Samples(gaps, moments), semconv.INTER_TOKEN_LATENCY)
+        if self._live:
+            self._labels.add(Samples(per_token, moments), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+
+    def _add_held(self, details: _Details) -> None:
+        """Add what held the requests, by its cause."""
+        queue = [{} if detail is None else detail.queue_time for detail in details]
+        stalled = [{} if detail is None else detail.stall_time for detail in details]
+        for metric, held in ((semconv.QUEUE_TIME, queue), (semconv.STALLED_TIME, stalled)):
+            for cause in dict.fromkeys(cause for lost in held for cause in lost):
+                those = [cause in lost for lost in held]
+                values = [lost.get(cause) for lost in held]
+                self._add_where(Samples(values, self._moments), those, metric, cause)
+
+    def _add_objectives(self, slo: Slo, details: _Details | None) -> None:
+        figures, known = self._figures(details)
+        # If the slowest of them met each objective, all did, and none is looked at by itself.
+        worst = {
+            name: max(compress(column, known.get(name, repeat(True))), default=None) for name, column in figures.items()
+        }
+        kept = slo.judge(worst, completed=True)
+        met: Sequence[Any] = self._ones.values
+        if not all(kept.values()):
+            met = self._add_missed(slo, figures, [name for name, was_met in kept.items() if not was_met])
+        for objective in kept:
+            those = list(map(mul, met, known[objective])) if objective in known else met
+            self._add_where(self._ones, those, semconv.SLO_RESULTS, objective, True, None)
+
+    def _figures(self, details: _Details | None) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[bool]]]:
+        """Return what is judged, and for which requests it is known where that is not for all."""
+        figures: dict[str, Sequence[Any]] = {"e2e": self._times.e2e}
+        if self._times.ttft is not None:
+            figures["ttft"] = self._times.ttft
+        if details is None:
+            return figures, {}
+        figures["tpot"] = [None if detail is None else detail.tpot for detail in details]
+        return figures, {"tpot": list(map(is_not, figures["tpot"], repeat(None)))}
+
+    def _add_missed(self, slo: Slo, figures: Mapping[str, Sequence[Any]], missed: Sequence[str]) -> list[bool]:
+        """Add the results of the requests that missed an objective; return which requests met all."""
+        late = [False] * len(self._ones.values)
+        for name in missed:
+            # The whole has no figure: it is missed where another is.
+            if (limit := getattr(slo, name, None)) is not None:
+                late = [
+                    was or (figure is not None and figure > limit)
+                    for was, figure in zip(late, figures[name], strict=True)
+                ]
+        ended: dict[tuple[str, bool, str | None], list[int]] = {}
+        for number in compress(count(), late):
+            row = {name: column[number] for name, column in figures.items()}
+            stages = {stage: spent[number] for stage, spent in self._times.stages.items()}
+            for result in judge_objectives(slo, self._shape, row, stages):
+                ended.setdefault(result, []).append(number)
+        for result, numbers in ended.items():
+            self._labels.add(Samples((1,) * len(numbers), self._moments.at(numbers)), semconv.SLO_RESULTS, *result)
+        return [not was for was in late]

@@ -88,7 +88,9 @@ def test_a_gap_on_an_edge_falls_where_its_float_seconds_fall(edges: tuple[float,
 @given(boundary=st.floats(0, 4e9), step=st.integers(-3, 3))
 def test_whole_nanoseconds_stand_in_for_a_boundary(boundary: float, step: int) -> None:
     """Comparing a gap with the edge found for a boundary is comparing its float seconds with the boundary."""
-    (edge,) = tally._edges_ns((boundary,)) or ()
+    edges = tally.edges_of((boundary,))
+    assert edges is not None
+    (edge,) = edges.nanoseconds
     gap = max(0, round(boundary * 1e9) + step)
     assert (gap <= edge) is (gap / 1e9 <= boundary)
 

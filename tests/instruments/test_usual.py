@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_lifecycle import Slo, semconv
 from otel_lifecycle._core.attributes import end_attributes
@@ -56,6 +56,8 @@ class Kept:
 
     def __init__(self) -> None:
         self.samples: dict[tuple[str, Any], list[Any]] = {}
+        # The same with the trace and the time of each.
+        self.taken: dict[tuple[str, Any], list[Any]] = {}
         columns = Columns()
         takes = {row.name: self._take(row.name) for row in semconv.METRICS}
         self.sets = LabelSets(MetricColumns(AttributeSets(), columns, takes))
@@ -64,7 +66,11 @@ class Kept:
     def _take(self, name: str) -> Any:
         def take(attributes: Mapping[str, Any], samples: Sequence[Any]) -> None:
             key = name, tuple(sorted(attributes.items()))
-            self.samples.setdefault(key, []).extend(value for value, _ in samples)
+            pairs = list(samples)
+            self.samples.setdefault(key, []).extend(value for value, _ in pairs)
+            self.taken.setdefault(key, []).extend(
+                (value, moment.span_context.trace_id, moment.time_unix_nano, moment.sampled) for value, moment in pairs
+            )
 
         return take
 
@@ -157,6 +163,8 @@ def test_both_ways_leave_the_same_samples(
             gaps,
             st.sampled_from([RequestLabels(), RequestLabels(model="m", provider="p", traffic="warmup")]),
             st.sampled_from([{}, {"input_tokens": 9}, {"output_tokens": 5}]),
+            st.booleans(),
+            st.booleans(),
         ),
         min_size=2,
         max_size=6,
@@ -164,26 +172,32 @@ def test_both_ways_leave_the_same_samples(
     judged=st.booleans(),
 )
 def test_requests_that_are_folded_together_leave_what_each_leaves(
-    lives: list[tuple[str, list[int], list[int], RequestLabels, dict[str, int]]], judged: bool
+    lives: list[tuple[str, list[int], list[int], RequestLabels, dict[str, int], bool, bool]], judged: bool
 ) -> None:
-    """Of any shapes and labels, some of them judged before, whose tokens are gone."""
+    """Of any shapes and labels, some of them judged before, whose tokens are gone; each sample has its own trace."""
     slow, fast = Kept(), Kept()
     rules, slo = Rules(0.45, Slo(ttft=0.02), True), Slo(ttft=0.02)
     requests: list[UsualRequest] = []
-    for shape, stages, between, labels, usage in lives:
+    for number, (shape, stages, between, labels, usage, sampled, alone) in enumerate(lives):
+        span = SpanContext(1 + number, 1, is_remote=False, trace_flags=TraceFlags(int(sampled)))
         timeline = lived(shape, stages, between)
         report = build_report(timeline, "completed", token_times=False, usage=usage.get("output_tokens"))
-        finished = Finished(report=report, usage=usage, labels=labels)
-        FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1)).fold(slow.sets)
-        end, verdict = usual_end(timeline, labels, usage, False, None), None
+        held = None
+        if alone:
+            log = EngineLog()
+            slot, told, stalls = entered(log, timeline, [])
+            held = log.interference(slot, told, stalls, full=False)
+        finished = Finished(report=report, usage=usage, labels=labels, interference=held)
+        FinishedRequest(finished, assess(finished, slo=slo), Moment(span, number)).fold(slow.sets)
+        end, verdict = usual_end(timeline, labels, usage, alone, None), None
         if judged and len(requests) % 2:
             end, verdict = end._replace(log=None), judge_usual(end, rules.threshold)
-        requests.append(UsualRequest(end, SPAN, 1, rules, verdict))
+        requests.append(UsualRequest(end, span, number, rules, verdict))
     fold_usual(requests, fast.sets)
     slow.flush()
     fast.flush()
-    assert {key: sorted(samples) for key, samples in fast.samples.items()} == {
-        key: sorted(samples) for key, samples in slow.samples.items()
+    assert {key: sorted(taken) for key, taken in fast.taken.items()} == {
+        key: sorted(taken) for key, taken in slow.taken.items()
     }
 
 

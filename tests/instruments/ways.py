@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
+from opentelemetry.sdk.metrics import Counter, ExemplarFilter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import (
     Aggregation,
@@ -80,13 +80,18 @@ VIEWS: dict[str, Callable[[str], list[View]]] = {
 class TwoWays:
     """A provider with a cumulative and a delta reader, and one histogram for each way of recording."""
 
-    def __init__(self, view: str = "no view", edges: Sequence[float] = EDGES) -> None:
+    def __init__(
+        self, view: str = "no view", edges: Sequence[float] = EDGES, exemplar_filter: ExemplarFilter | None = None
+    ) -> None:
         self.readers = [
             PatientReader(),
             PatientReader(preferred_temporality=dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)),
         ]
         self.provider = MeterProvider(
-            self.readers, shutdown_on_exit=False, views=[*VIEWS[view]("bulk"), *VIEWS[view]("single")]
+            self.readers,
+            shutdown_on_exit=False,
+            views=[*VIEWS[view]("bulk"), *VIEWS[view]("single")],
+            exemplar_filter=exemplar_filter,
         )
         meter = self.provider.get_meter("tests")
         self.single = meter.create_histogram("single", "s", explicit_bucket_boundaries_advisory=list(edges))
