@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext
 
 from otel_lifecycle._core.attributes import AttributeValue
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.usual import UsualEnd
+from otel_lifecycle._core.usual import Rules, UsualEnd
 from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._core.verdict import Finished, Verdict
 
@@ -26,14 +25,15 @@ class Assessor(Protocol):
     gen_ai_usage: bool
     interference: bool
     survives_fork: bool
+    rules: Rules
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics; ``context`` is that of its span."""
 
-    def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
+    def take_usual(self, end: UsualEnd) -> None:
         """Take a usual request that no span shows, to be judged later."""
 
-    def judge_usual(self, end: UsualEnd, span: SpanContext, notes: UsualNotes) -> dict[str, AttributeValue]:
+    def judge_usual(self, end: UsualEnd, notes: UsualNotes) -> dict[str, AttributeValue]:
         """Judge a usual request and record its metrics; return the attributes of its span."""
 
     def record_violation(self, kind: str, labels: RequestLabels) -> None:

@@ -15,19 +15,18 @@ from typing import Any
 from opentelemetry import metrics
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.attributes import AttributeValue
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.outcome import DOMINANCE_THRESHOLD, check_threshold
 from otel_lifecycle._core.slo import Slo
-from otel_lifecycle._core.usual import UsualEnd, judge_usual, met_objectives
+from otel_lifecycle._core.usual import Rules, UsualEnd, judge_usual, met_objectives
 from otel_lifecycle._core.usual_attributes import UsualNotes, usual_attributes
 from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
-from otel_lifecycle._instruments.usual import Rules
 from otel_lifecycle._log import logger, say
 from otel_lifecycle._runtime import claim_in, runtime
 from otel_lifecycle._sdk_traces import HandingOn
@@ -96,7 +95,7 @@ class LifecycleSpanProcessor(HandingOn):
         self.gen_ai_metrics = gen_ai_metrics
         self.gen_ai_usage = gen_ai_usage
         self._next = next
-        self._rules = Rules(check_threshold(dominance_threshold), slo, gen_ai_metrics)
+        self.rules = Rules(check_threshold(dominance_threshold), slo, gen_ai_metrics)
         self._shut_down = False
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
@@ -164,22 +163,22 @@ class LifecycleSpanProcessor(HandingOn):
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics."""
-        verdict = assess(finished, threshold=self._rules.threshold, slo=self._rules.slo)
+        verdict = assess(finished, threshold=self.rules.threshold, slo=self.rules.slo)
         self._guard("record", self._instruments.finished, finished, verdict, context, convention=self.gen_ai_metrics)
         return verdict
 
-    def take_usual(self, end: UsualEnd, span: SpanContext) -> None:
+    def take_usual(self, end: UsualEnd) -> None:
         """Take a usual request that no span shows: it is judged when metrics are collected."""
         try:
-            self._instruments.usual(end, span, self._rules)
+            self._instruments.usual(end)
         except Exception as error:  # noqa: BLE001  # as in `_guard`, whose call would be a tenth of this one
             say("processor.record", "record failed", level=logging.ERROR, error=error)
 
-    def judge_usual(self, end: UsualEnd, span: SpanContext, notes: UsualNotes) -> dict[str, AttributeValue]:
+    def judge_usual(self, end: UsualEnd, notes: UsualNotes) -> dict[str, AttributeValue]:
         """Judge a usual request and record its metrics; return the attributes of its span."""
-        rules = self._rules
+        rules = self.rules
         verdict = judge_usual(end, rules.threshold)
-        self._guard("record", self._instruments.usual, end, span, rules, verdict)
+        self._guard("record", self._instruments.usual, end, verdict)
         met = None if rules.slo is None else met_objectives(rules.slo, verdict)
         return usual_attributes(end, verdict, notes, met, usage=self.gen_ai_usage)
 
@@ -226,7 +225,7 @@ class LifecycleSpanProcessor(HandingOn):
         first = runtime().first_sight(span.context.trace_id, span.context.span_id)
         if first and self.interference:
             finished = with_interference(span, finished)
-        verdict = assess(finished, threshold=self._rules.threshold, slo=self._rules.slo)
+        verdict = assess(finished, threshold=self.rules.threshold, slo=self.rules.slo)
         if first:
             # The span's identity and nothing else, or the exemplar would be whatever is current here.
             context = set_span_in_context(NonRecordingSpan(span.context), Context())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import sub, truediv
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.labels import RequestLabels
@@ -42,6 +42,14 @@ class UsualGaps(NamedTuple):
     span: int
 
 
+class Rules(NamedTuple):
+    """What a processor judges by, and whether it feeds the GenAI convention's metrics, too."""
+
+    threshold: float
+    slo: Slo | None
+    convention: bool
+
+
 class UsualEnd(NamedTuple):
     """A usual request that has ended.
 
@@ -49,7 +57,8 @@ class UsualEnd(NamedTuple):
     ``times``: of its boundaries, from arrival to the end, so that each stage of its shape lies between two neighbours.
     ``log``: the times of its tokens; None of fewer than two.  ``alone``: no other request of its engine was there
     meanwhile, so ``interference`` need not be asked for.  ``gaps``: between its tokens, where somebody has needed
-    them already.
+    them already.  ``span``: what identifies its span, ``time_unix_nano``: when it was handed over.  ``rules``: what it
+    is judged by, ``verdict``: if it has been judged.
     """
 
     shape: str
@@ -60,6 +69,10 @@ class UsualEnd(NamedTuple):
     alone: bool
     interference: Interference | None
     gaps: UsualGaps | None
+    span: Any
+    time_unix_nano: int
+    rules: Rules
+    verdict: UsualVerdict | None = None
 
     @property
     def tokens(self) -> int | None:

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from otel_lifecycle._log import say
 
@@ -48,6 +48,13 @@ HARD_FACTOR: Final = 2
 """Beyond this many times the limit the helper thread is too slow, and the serving thread takes its share."""
 
 
+class _Weighed(NamedTuple):
+    """A value, and how many gaps it holds."""
+
+    value: Any
+    gaps: int
+
+
 class FoldBuffer(Generic[_Value]):
     """Finished values on their way into the instruments.
 
@@ -62,7 +69,7 @@ class FoldBuffer(Generic[_Value]):
         self._flush = flush
         self._cheap = cheap
         # `append` and `popleft` are atomic, so that handing a value over takes no lock.
-        self._values: deque[tuple[_Value, int]] = deque()
+        self._values: deque[Any] = deque()
         # Threads that race can lose an addition.  The sum only decides when to fold, and an empty buffer puts it right.
         self._gaps = 0
         # Re-entrant, since a signal handler may collect while its thread folds.
@@ -74,9 +81,13 @@ class FoldBuffer(Generic[_Value]):
 
     def put(self, value: _Value, gaps: int = 0) -> None:
         """Keep a value that holds so many gaps; fold if that fills the buffer."""
-        self._values.append((value, gaps))
-        self._gaps += gaps
-        if self._gaps > GAPS or len(self._values) > VALUES:
+        values = self._values
+        if gaps:
+            values.append(_Weighed(value, gaps))
+            self._gaps += gaps
+        else:
+            values.append(value)
+        if len(values) > VALUES or self._gaps > GAPS:
             self._make_room()
 
     def fold(self) -> None:
@@ -97,10 +108,11 @@ class FoldBuffer(Generic[_Value]):
         values, fold = self._values, self._fold
         for _ in repeat(None, most):
             try:
-                value, gaps = values.popleft()
+                value = values.popleft()
             except IndexError:  # A signal handler that interrupted this thread took it.
                 break
-            if gaps:
+            if type(value) is _Weighed:
+                value, gaps = value
                 self._gaps -= gaps
             try:
                 fold(value)

@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby, repeat, starmap
 from threading import RLock
-from time import time_ns
 from typing import Any, cast
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
-from opentelemetry.trace import SpanContext
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
@@ -35,7 +33,7 @@ from otel_lifecycle._instruments.label_sets import SHARED, AttributeSets, Combin
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._instruments.process import ServingProcess
 from otel_lifecycle._instruments.recording import FinishedRequest, HandedOver, OpenGaps, SingleSample, StartupPhase
-from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
+from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._log import say
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle._version import __version__
@@ -53,8 +51,8 @@ class Instruments:
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
         # Taken off the buffer, and folded together.  Callers hold the buffer's lock.
-        self._taken: deque[HandedOver | UsualRequest] = deque()
-        self._buffer: FoldBuffer[HandedOver | UsualRequest] = FoldBuffer(
+        self._taken: deque[HandedOver | UsualEnd] = deque()
+        self._buffer: FoldBuffer[HandedOver | UsualEnd] = FoldBuffer(
             self._taken.append, self._flush, lambda: self._gaps.bulk
         )
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
@@ -89,17 +87,16 @@ class Instruments:
         value = FinishedRequest(finished, verdict, now_in(context), convention)
         self._buffer.put(value, AS_GAPS + self._of_sorted(len(verdict.output_gaps)))
 
-    def usual(self, end: UsualEnd, span: SpanContext, rules: Rules, verdict: UsualVerdict | None = None) -> None:
+    def usual(self, end: UsualEnd, verdict: UsualVerdict | None = None) -> None:
         """Take a usual request, to be judged when it is folded unless it has a verdict."""
-        if end.log is None:
-            self._buffer.put(UsualRequest(end, span, time_ns(), rules, verdict))
-            return
-        gaps = len(end.log)
+        log = end.log
         if verdict is not None:
             # Its tokens are freed now, with their request: later they would have left the processor's cache.
-            end = end._replace(log=None, gaps=None)
-        value = UsualRequest(end, span, time_ns(), rules, verdict)
-        self._buffer.put(value, gaps if verdict is None else self._of_sorted(gaps))
+            end = end._replace(log=None, gaps=None, verdict=verdict)
+        if log is None:
+            self._buffer.put(end)
+        else:
+            self._buffer.put(end, len(log) if verdict is None else self._of_sorted(len(log)))
 
     def _of_sorted(self, gaps: int) -> int:
         """Return what so many sorted gaps count in the buffer."""
@@ -139,9 +136,9 @@ class Instruments:
             taken = []
         # The order of the samples is that of the requests.
         for kind, values in groupby(taken, type):
-            if kind is UsualRequest:
+            if kind is UsualEnd:
                 self._process.had_traffic = True
-                fold_usual(cast("list[UsualRequest]", list(values)), self._sets)
+                fold_usual(cast("list[UsualEnd]", list(values)), self._sets)
             else:
                 self._fold_each(cast("Iterable[HandedOver]", values))
         self._columns.flush()

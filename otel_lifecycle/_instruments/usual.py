@@ -10,9 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import compress, count, repeat
 from operator import attrgetter, eq, is_not, mul
-from typing import Any, Final, NamedTuple, TypeAlias
-
-from opentelemetry.trace import SpanContext
+from typing import Any, Final, TypeAlias
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.outcome import MIXED
@@ -36,76 +34,54 @@ _DONE: Final = "completed"
 _FLAGS: Final = attrgetter("trace_flags")
 
 
-class Rules(NamedTuple):
-    """What a processor judges by, and whether it feeds the GenAI convention's metrics, too."""
-
-    threshold: float
-    slo: Slo | None
-    convention: bool
-
-
-class UsualRequest(NamedTuple):
-    """A usual request, its span, when it ended, and what it is judged by; ``verdict``: if it has been judged."""
-
-    end: UsualEnd
-    span_context: SpanContext
-    time_unix_nano: int
-    rules: Rules
-    verdict: UsualVerdict | None = None
-
-
 _Details: TypeAlias = "Sequence[UsualDetail | UsualVerdict | None]"
 
 
 class _Together:
-    """Usual requests, and each field of their ends as a column; ``fields``: an end whose fields are these columns."""
+    """Usual requests, and each of their fields as a column; ``fields``: an end whose fields are these columns."""
 
-    __slots__ = ("ends", "fields", "requests", "rules", "spans", "verdicts")
+    __slots__ = ("ends", "fields")
 
-    def __init__(self, requests: Sequence[UsualRequest]) -> None:
-        self.requests = requests
+    def __init__(self, ends: Sequence[UsualEnd]) -> None:
+        self.ends = ends
         # Turned at C speed: reading field by field costs more than everything that is computed of a column.
-        self.ends, self.spans, _, self.rules, self.verdicts = zip(*requests, strict=True)
-        self.fields: Any = UsualEnd._make(zip(*self.ends, strict=True))
+        self.fields: Any = UsualEnd._make(zip(*ends, strict=True))
 
     def alike(self) -> Sequence[_Together]:
         """Return those with the same labels, shape and rules together."""
         # By identity: requests of one server share these objects, and comparing them costs more than a further column.
-        keys = list(zip(map(id, self.fields.labels), self.fields.shape, map(id, self.rules), strict=True))
+        keys = list(zip(map(id, self.fields.labels), self.fields.shape, map(id, self.fields.rules), strict=True))
         if keys.count(keys[0]) == len(keys):
             return [self]
-        alike: dict[tuple[int, str, int], list[UsualRequest]] = {}
-        for key, request in zip(keys, self.requests, strict=True):
-            alike.setdefault(key, []).append(request)
+        alike: dict[tuple[int, str, int], list[UsualEnd]] = {}
+        for key, end in zip(keys, self.ends, strict=True):
+            alike.setdefault(key, []).append(end)
         return list(map(_Together, alike.values()))
 
     def moments(self) -> Moments:
         """Return when they ended, and in which traces."""
-        sampled = any(flags & 1 for flags in set(map(_FLAGS, self.spans)))
-        return Moments(
-            lambda: [Moment(request.span_context, request.time_unix_nano) for request in self.requests],
-            sampled=sampled,
-        )
+        sampled = any(flags & 1 for flags in set(map(_FLAGS, self.fields.span)))
+        return Moments(lambda: list(map(Moment, self.fields.span, self.fields.time_unix_nano)), sampled=sampled)
 
     def judge(self) -> tuple[UsualTimes, _Details | None]:
         """Return what follows from their times, and what tokens and neighbours add; None where they add nothing."""
         fields = self.fields
-        times = judge_times(fields.shape[0], fields.times, self.rules[0].threshold)
-        if not (any(fields.log) or any(fields.interference) or any(self.verdicts)):
+        times = judge_times(fields.shape[0], fields.times, fields.rules[0].threshold)
+        if not (any(fields.log) or any(fields.interference) or any(fields.verdict)):
             return times, None
         return times, [
-            verdict
-            if verdict is not None
+            end.verdict
+            if end.verdict is not None
             else None
             if end.log is None and end.interference is None
             else judge_detail(end, bottleneck)
-            for end, verdict, bottleneck in zip(self.ends, self.verdicts, times.bottlenecks, strict=True)
+            for end, bottleneck in zip(self.ends, times.bottlenecks, strict=True)
         ]
 
 
-def fold_usual(requests: Sequence[UsualRequest], sets: LabelSets) -> None:
+def fold_usual(ends: Sequence[UsualEnd], sets: LabelSets) -> None:
     """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
-    for together in _Together(requests).alike():
+    for together in _Together(ends).alike():
         _fold_alike(together, sets)
 
 
@@ -114,11 +90,11 @@ def _fold_alike(together: _Together, sets: LabelSets) -> None:
     try:
         times, details = together.judge()
     except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
-        if len(together.requests) == 1:
+        if len(together.ends) == 1:
             say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
             return
-        for request in together.requests:
-            _fold_alike(_Together([request]), sets)
+        for end in together.ends:
+            _fold_alike(_Together([end]), sets)
     else:
         _Columns(sets.of(together.fields.labels[0]), together, times).add(details)
 
@@ -129,7 +105,8 @@ class _Columns:
     __slots__ = ("_fields", "_labels", "_live", "_moments", "_ones", "_shape", "_slo", "_times", "_together")
 
     def __init__(self, labels: LabelSet, together: _Together, times: UsualTimes) -> None:
-        one, rules = together.ends[0], together.rules[0]
+        one = together.ends[0]
+        rules = one.rules
         self._labels = labels
         self._together = together
         self._fields = together.fields

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Any, Final
 
 from otel_lifecycle import semconv
@@ -219,14 +219,16 @@ class RequestEnding:
             # Now: the log forgets what others did.
             held = self._interference(usual_report(timeline.shape.name, timeline.times), gaps.gaps)
         times, usage = [*timeline.times.values()], self._conditions.usage or None
-        end = UsualEnd(timeline.shape.name, times, log, self._conditions.labels, usage, alone, held, gaps)
+        labels, span = self._conditions.labels, self._writer.span.get_span_context()
+        end = UsualEnd(
+            timeline.shape.name, times, log, labels, usage, alone, held, gaps, span, time_ns(), assessor.rules
+        )
         self._reported = "completed"
-        span = self._writer.span.get_span_context()
         if unseen:
-            assessor.take_usual(end, span)
+            assessor.take_usual(end)
             return
         notes = UsualNotes(state.events.dropped, state.disconnected, state.delivered)
-        attributes = assessor.judge_usual(end, span, notes)
+        attributes = assessor.judge_usual(end, notes)
         self._writer.write_usual(state, attributes, held, ended_at=self._ended_at, token_times=assessor.token_times)
 
     def _assess(self, finished: Finished) -> Verdict:

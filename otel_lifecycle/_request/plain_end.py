@@ -9,7 +9,7 @@ expected leaves the end to the whole request (``ending.py``).
 from __future__ import annotations
 
 import logging
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Final
 
 from otel_lifecycle._core.interference import Interference
@@ -102,12 +102,23 @@ class PlainEnding(PlainRequest):
             held = self._held(log, gaps)
         assessor = self._assessor
         if assessor is not None:
-            end = UsualEnd(self._shape.name, self._times, log, given.labels, given.usage or None, alone, held, gaps)
-            span = self.span.get_span_context()
+            end = UsualEnd(
+                self._shape.name,
+                self._times,
+                log,
+                given.labels,
+                given.usage or None,
+                alone,
+                held,
+                gaps,
+                self.span.get_span_context(),
+                time_ns(),
+                assessor.rules,
+            )
             if self._unseen:
-                assessor.take_usual(end, span)
+                assessor.take_usual(end)
             else:
-                self._told = assessor.judge_usual(end, span, _NOTHING_NOTED), held
+                self._told = assessor.judge_usual(end, _NOTHING_NOTED), held
 
     def _finish(self) -> None:
         """Hand its times over, end the span, and leave the register."""

@@ -20,6 +20,7 @@ from otel_lifecycle._core.report import Report, build_report
 from otel_lifecycle._core.stalls import find_stalls
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.usual import (
+    Rules,
     UsualEnd,
     is_usual,
     judge_usual,
@@ -34,7 +35,7 @@ from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._instruments.recording import FinishedRequest
-from otel_lifecycle._instruments.usual import Rules, UsualRequest, fold_usual
+from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._request import ending
 from tests.support.telemetry import Telemetry
 
@@ -93,7 +94,8 @@ def usual_end(
 ) -> UsualEnd:
     """Return what the end of a request hands over."""
     times = tuple(timeline.times.values())
-    return UsualEnd(timeline.shape.name, times, usual_log(timeline), labels, usage or None, alone, held, None)
+    log, rules = usual_log(timeline), Rules(0.45, None, True)
+    return UsualEnd(timeline.shape.name, times, log, labels, usage or None, alone, held, None, SPAN, 1, rules)
 
 
 def entered(log: EngineLog, timeline: Timeline, neighbours: list[tuple[int, int]]) -> tuple[Any, Report, Any]:
@@ -149,7 +151,7 @@ def test_both_ways_leave_the_same_samples(
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished, slo=slo), Moment(SPAN, 1), convention).fold(slow.sets)
     end = usual_end(timeline, labels, usage, alone, None if alone else held)
-    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, slo, convention))], fast.sets)
+    fold_usual([end._replace(rules=Rules(0.45, slo, convention))], fast.sets)
     slow.flush()
     fast.flush()
     assert fast.samples == slow.samples
@@ -177,7 +179,7 @@ def test_requests_that_are_folded_together_leave_what_each_leaves(
     """Of any shapes and labels, some of them judged before, whose tokens are gone; each sample has its own trace."""
     slow, fast = Kept(), Kept()
     rules, slo = Rules(0.45, Slo(ttft=0.02), True), Slo(ttft=0.02)
-    requests: list[UsualRequest] = []
+    ends: list[UsualEnd] = []
     for number, (shape, stages, between, labels, usage, sampled, alone) in enumerate(lives):
         span = SpanContext(1 + number, 1, is_remote=False, trace_flags=TraceFlags(int(sampled)))
         timeline = lived(shape, stages, between)
@@ -189,11 +191,11 @@ def test_requests_that_are_folded_together_leave_what_each_leaves(
             held = log.interference(slot, told, stalls, full=False)
         finished = Finished(report=report, usage=usage, labels=labels, interference=held)
         FinishedRequest(finished, assess(finished, slo=slo), Moment(span, number)).fold(slow.sets)
-        end, verdict = usual_end(timeline, labels, usage, alone, None), None
-        if judged and len(requests) % 2:
-            end, verdict = end._replace(log=None), judge_usual(end, rules.threshold)
-        requests.append(UsualRequest(end, span, number, rules, verdict))
-    fold_usual(requests, fast.sets)
+        end = usual_end(timeline, labels, usage, alone, None)
+        if judged and len(ends) % 2:
+            end = end._replace(log=None, verdict=judge_usual(end, rules.threshold))
+        ends.append(end._replace(span=span, time_unix_nano=number, rules=rules))
+    fold_usual(ends, fast.sets)
     slow.flush()
     fast.flush()
     assert {key: sorted(taken) for key, taken in fast.taken.items()} == {
@@ -209,7 +211,7 @@ def test_a_request_that_cannot_be_judged_costs_no_other_one(
     good = usual_end(lived("default", [1, 2, 3, 4], []), RequestLabels(), {}, False, None)
     bad = good._replace(times=())
     kept = Kept()
-    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True)) for end in (good, bad, good)], kept.sets)
+    fold_usual([good, bad, good], kept.sets)
     kept.flush()
     (counted,) = [samples for (name, _), samples in kept.samples.items() if name == semconv.REQUESTS.name]
     assert (counted, [record.levelname for record in caplog.records]) == ([1, 1], ["ERROR"])
@@ -223,7 +225,7 @@ def test_marks_of_racing_threads_are_sorted() -> None:
     slow, fast = Kept(), Kept()
     FinishedRequest(finished, assess(finished), Moment(SPAN, 1)).fold(slow.sets)
     end = usual_end(timeline, RequestLabels(), {}, False, None)
-    fold_usual([UsualRequest(end, SPAN, 1, Rules(0.45, None, True))], fast.sets)
+    fold_usual([end], fast.sets)
     slow.flush()
     fast.flush()
     assert (fast.samples, usual_gaps(timeline.tokens[0])) == (slow.samples, ([10, 10, 10], 30))
