@@ -69,8 +69,8 @@ _CLAIM: Final = create_key("otel_lifecycle-claim")
 
 def with_claim(context: Context, claim: Claim) -> Context:
     """Return the context to start a request span in."""
-    # One copy of the context: `set_value` makes two.
-    return Context(context, **{_CLAIM: claim})
+    # Fewer copies than `set_value` makes.
+    return Context({**context, _CLAIM: claim})
 
 
 def claim_in(context: Context | None) -> Claim | None:

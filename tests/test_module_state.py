@@ -25,7 +25,6 @@ KNOWN = {
     "_instruments.instruments._instruments": "written and read under _making",
     "_instruments.instruments._inherited_by_forks": "written under _making; read as a copy in a child",
     "_log._last_said": "a race costs one line more",
-    "_request.conditions._templates": "equal keys have equal values, and a race goes beyond the limit by one a thread",
     "_test_collector._collectors": "written where a test session starts, by its one thread",
 }
 """Module and name -> why threads that change it at once do no harm."""

@@ -11,11 +11,10 @@ and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import compress, islice, repeat
 from operator import is_not
-from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypedDict
 from uuid import UUID
 
 from otel_lifecycle import semconv
@@ -216,30 +215,7 @@ def read_condition(name: str, value: object) -> tuple[Condition, Any]:
         raise InvalidValue(f"{name} raised {type(error).__name__}", event=name) from error
 
 
-_USUAL_LABELS: Final = RequestLabels()
-
-_OWN: Final = frozenset(row.name for row in _ROWS if not row.server or row.name == "deadline")
-"""Conditions that differ from request to request; the others, but for a deadline, are those of a server."""
-
-_TEXT_ONLY: Final = frozenset({str})
-MAX_TEMPLATES: Final = 512
-"""Sets of a server's conditions that are remembered; a model is a name that clients choose."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedConditions:
-    """What a set of conditions amounts to once it is read and cleaned; requests share it, and nothing changes it."""
-
-    # Read for every request, for which a NamedTuple takes three times as long.
-    labels: RequestLabels
-    attributes: Mapping[str, Any]
-    usage: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    deadline: float | None = None
-    engine: str = ""
-
-
-# By the operation of a shape, and conditions as they were given.
-_templates: Final[dict[tuple[object, ...], SharedConditions]] = {}
+USUAL_LABELS: Final = RequestLabels()
 
 
 class RequestConditions:
@@ -271,7 +247,7 @@ class RequestConditions:
             else:
                 self.attributes.update(self._keep(row, read, labels))
         if labels:
-            self.labels = RequestLabels(**labels) if self.labels is _USUAL_LABELS else replace(self.labels, **labels)
+            self.labels = RequestLabels(**labels) if self.labels is USUAL_LABELS else replace(self.labels, **labels)
         return wrong
 
     def take(self, name: str, value: object) -> dict[str, Any]:
@@ -311,58 +287,6 @@ class RequestConditions:
         if row.usage:
             return name in self.usage
         return self.deadline is not None if row.attribute is None else row.attribute in self.attributes
-
-
-GivenConditions: TypeAlias = "SharedConditions | RequestConditions"
-"""What is known of a request when it arrives."""
-
-
-def own_conditions(known: GivenConditions) -> RequestConditions:
-    """Return conditions that a request may change, from those that several share."""
-    return RequestConditions(known.labels, {**known.attributes})
-
-
-def known_conditions(operation: str, values: Mapping[str, object]) -> SharedConditions | None:
-    """Return conditions that were read before; None where some have to be read.  ``operation``: unless they say one.
-
-    The conditions of a server are the same for all its requests: they are read and cleaned once for all of them.
-    """
-    # The exact type: the methods of another one may raise, and equal values of it may read differently.
-    if not _TEXT_ONLY.issuperset(map(type, values.values())):
-        return None
-    return _templates.get((operation, *values.items()))
-
-
-def read_conditions(operation: str, values: Mapping[str, object]) -> tuple[GivenConditions, list[InvalidValue]]:
-    """Read what is given at arrival; return it with what is wrong with it.  ``operation``: unless they say one."""
-    known = known_conditions(operation, values)
-    if known is not None:
-        return known, []
-    own = values.keys() & _OWN
-    if not own:
-        return _read_shared(operation, values)
-    shared = {name: value for name, value in values.items() if name not in own}
-    known = known_conditions(operation, shared)
-    if known is None:
-        conditions, wrong = _read_shared(operation, shared)
-    else:
-        conditions, wrong = own_conditions(known), []
-    return conditions, wrong + conditions.take_each({name: values[name] for name in values if name in own})
-
-
-def _read_shared(operation: str, values: Mapping[str, object]) -> tuple[RequestConditions, list[InvalidValue]]:
-    conditions = RequestConditions(_USUAL_LABELS, {})
-    wrong = conditions.take_each({"operation": operation, **values})
-    conditions.attributes[semconv.GEN_AI_OPERATION_NAME] = conditions.labels.operation
-    # Only texts that were clean: what is kept is bounded by their length.
-    if not wrong and len(_templates) < MAX_TEMPLATES and _are_clean(values):
-        key = (operation, *values.items())
-        _templates[key] = SharedConditions(conditions.labels, conditions.attributes.copy(), engine=conditions.engine)
-    return conditions, wrong
-
-
-def _are_clean(values: Mapping[str, Any]) -> bool:
-    return all(type(text) is str and clean(text) == text for text in values.values())
 
 
 def check_role(role: object) -> str:

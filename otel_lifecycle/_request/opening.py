@@ -23,15 +23,13 @@ from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, arri
 from otel_lifecycle._request.conditions import (
     CONDITION_DEFAULTS,
     ConditionKeywords,
-    GivenConditions,
     check_role,
     given,
-    known_conditions,
-    read_conditions,
 )
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
 from otel_lifecycle._request.no_request import NO_REQUEST
+from otel_lifecycle._request.shared_conditions import GivenConditions, read_conditions, remembered
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.stages import CurrentStage
 from otel_lifecycle._request.tracers import source_of
@@ -69,7 +67,7 @@ def request(
     impossible condition is an ``invalid_value`` violation.
     """
     the_shape = get_shape(shape)
-    known: GivenConditions | None = known_conditions(the_shape.operation, conditions)
+    known: GivenConditions | None = remembered.find(the_shape.operation, conditions)
     wrong = _NOTHING_WRONG
     if known is None:
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)

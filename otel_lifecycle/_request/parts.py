@@ -21,7 +21,8 @@ from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.values import MAX_CHOICES, check_choice
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
-from otel_lifecycle._request.conditions import given, read_conditions
+from otel_lifecycle._request.conditions import given
+from otel_lifecycle._request.shared_conditions import read_conditions
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import Claim, Runtime, with_claim

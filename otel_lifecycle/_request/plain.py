@@ -31,13 +31,14 @@ from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._request.clock import NOW, AtNs
-from otel_lifecycle._request.conditions import GivenConditions, RequestConditions, own_conditions
+from otel_lifecycle._request.conditions import RequestConditions
 from otel_lifecycle._request.ending import RequestEnding
 from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.facts import RequestFacts
 from otel_lifecycle._request.folding import FOLD_ABOVE
 from otel_lifecycle._request.handle_reference import HandleReference
 from otel_lifecycle._request.one_at_a_time import OneAtATime, new_lock
+from otel_lifecycle._request.shared_conditions import GivenConditions, own_conditions
 from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState

@@ -37,7 +37,7 @@ from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 from otel_lifecycle._propagation import links_to_culprits
-from otel_lifecycle._request.conditions import GivenConditions
+from otel_lifecycle._request.shared_conditions import GivenConditions
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind

@@ -18,10 +18,11 @@ from otel_lifecycle._core.endings import COMPLETE, Terminal, of_finish_reason, p
 from otel_lifecycle._core.lifecycle import Stage
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._request.clock import NOW
-from otel_lifecycle._request.conditions import USAGE, RequestConditions, own_conditions, read_condition
+from otel_lifecycle._request.conditions import USAGE, RequestConditions, read_condition
 from otel_lifecycle._request.facts import RequestFacts, read_durations
 from otel_lifecycle._request.folding import fold_logs
 from otel_lifecycle._request.marks import MarkedRequest
+from otel_lifecycle._request.shared_conditions import own_conditions
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_lifecycle._core.engines import EngineLogs
-from otel_lifecycle._request import conditions
-from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions, own_conditions, read_conditions
+from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions
+from otel_lifecycle._request.shared_conditions import own_conditions, read_conditions, remembered
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import LifecycleError
@@ -181,7 +181,7 @@ def test_conditions_that_are_known_are_what_is_read(values: dict[str, object], o
         # What one request changes of its own is not what the next one finds.
         found.attributes["changed"] = found.usage["changed"] = 1
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(conditions, "known_conditions", lambda *_: None)
+        patched.setattr(type(remembered), "find", lambda *_: None)
         first, wrong = read_conditions(operation, values)
     expected = (first.labels, first.attributes, first.usage, first.deadline, [str(error) for error in wrong])
     assert [tuple(without(part) for part in one) for one in told] == [expected] * 3
