@@ -171,9 +171,9 @@ class Streams:
         Somebody else's filter is asked for every sample.
         """
         ask = self._consumer._sdk_config.exemplar_filter
-        if type(ask) not in self.sdk.filters_by_context:
-            return AskedExemplars(ask, attributes)
         if ask is not self._asked:
+            if type(ask) not in self.sdk.filters_by_context:
+                return AskedExemplars(ask, attributes)
             # The two contexts are made once, at import: each holds nothing but an invented span.
             off, on = (bool(ask.should_sample(0.0, 0, {}, context)) for context in (_UNSAMPLED, _SAMPLED))
             self._answers, self._asked = ExemplarsByTrace(unsampled=off, sampled=on), ask

@@ -9,8 +9,7 @@ the same request, for a tenth of the cost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from operator import sub, truediv
+from operator import sub
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_lifecycle._core.interference import Interference
@@ -262,14 +261,14 @@ def judge_objectives(
 
 
 class UsualTimes(NamedTuple):
-    """What follows from the boundaries of usual requests of one shape, column by column, in seconds.
+    """What follows from the boundaries of usual requests of one shape, column by column, in nanoseconds.
 
     ``stages``: by stage, in the order in which a tie is decided.  ``ttft``: None in a shape without tokens.
     """
 
-    stages: Mapping[str, list[float]]
-    e2e: list[float]
-    ttft: list[float] | None
+    stages: Mapping[str, list[int]]
+    e2e: list[int]
+    ttft: list[int] | None
     bottlenecks: list[str | None]
 
 
@@ -288,13 +287,8 @@ def judge_times(shape: str, times: Sequence[Sequence[int]], threshold: float) ->
         else MIXED
         for total, parts in zip(whole, zip(*spent, strict=True), strict=True)
     ]
-    ttft = _seconds(map(sub, columns[-2], first)) if SHAPES[shape].streams else None
-    stages = dict(zip(names, map(_seconds, spent), strict=True))
-    return UsualTimes(stages, _seconds(whole), ttft, bottlenecks)
-
-
-def _seconds(column: Iterable[int]) -> list[float]:
-    return list(map(truediv, column, repeat(SECOND)))
+    ttft = list(map(sub, columns[-2], first)) if SHAPES[shape].streams else None
+    return UsualTimes(dict(zip(names, spent, strict=True)), whole, ttft, bottlenecks)
 
 
 def _bottleneck(shape: str, spent: Sequence[int], whole: int, threshold: float) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, truediv
 from typing import Any, Final, TypeAlias
 
+from otel_lifecycle._core.verdict import SECOND
 from otel_lifecycle._instruments.moment import Moment
 
 IS_SAMPLED: Final = attrgetter("sampled")
@@ -60,7 +62,18 @@ class Samples:
         self._total: float | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Moment]]:
-        return zip(self.values, self.moments.all(), strict=True)
+        return zip(self.each, self.moments.all(), strict=True)
+
+    @property
+    def each(self) -> Sequence[Any]:
+        """The values as an instrument records them one by one."""
+        return self.values
+
+    @property
+    def finite(self) -> bool:
+        """Whether no value is infinite, or not a number."""
+        # One sum finds them at C speed.
+        return math.isfinite(sum(self.values))
 
     @property
     def sorted(self) -> list[Any]:
@@ -78,7 +91,34 @@ class Samples:
 
     def rest(self) -> Samples:
         """Return all but the first."""
-        return Samples(self.values[1:], self.moments.at(range(1, len(self.values))))
+        return type(self)(self.values[1:], self.moments.at(range(1, len(self.values))))
+
+
+class Nanoseconds(Samples):
+    """Durations in whole nanoseconds, which an instrument records in seconds."""
+
+    __slots__ = ()
+
+    @property
+    def each(self) -> Sequence[float]:
+        """The values in seconds."""
+        return in_seconds(self.values)
+
+    @property
+    def finite(self) -> bool:
+        """Integers are."""
+        return True
+
+    @property
+    def total(self) -> float:
+        """The sum in seconds; integers add up exactly."""
+        total: int = sum(self.values)
+        return total / SECOND
+
+
+def in_seconds(nanoseconds: Iterable[int]) -> list[float]:
+    """Return durations in seconds."""
+    return list(map(truediv, nanoseconds, repeat(SECOND)))
 
 
 def gathered(parts: Sequence[tuple[Any, Moment]] | Sequence[tuple[Any, Moment] | Samples] | Samples) -> Samples:
@@ -90,7 +130,7 @@ def gathered(parts: Sequence[tuple[Any, Moment]] | Sequence[tuple[Any, Moment] |
     values: list[Any] = []
     for part in parts:
         if isinstance(part, Samples):
-            values.extend(part.values)
+            values.extend(part.each)
         else:
             values.append(part[0])
 

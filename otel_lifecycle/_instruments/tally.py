@@ -14,13 +14,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, compress, pairwise
+from itertools import chain, compress, pairwise, repeat
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from otel_lifecycle._core.usual import SortedGaps
 from otel_lifecycle._instruments.moment import Moment
-from otel_lifecycle._instruments.samples import Sample, Samples, gathered
+from otel_lifecycle._instruments.samples import Nanoseconds, Sample, Samples, gathered
 
 _SECOND: Final = 1e9
 # 146 years: a boundary may be any number of seconds, and no gap is longer than this.
@@ -95,11 +95,19 @@ class Durations:
     def tally(self, edges: Edges, choice: ExemplarChoice) -> Tally:
         """Sort the samples into buckets.  The last sample of each bucket is offered: the reservoir keeps no other."""
         samples, values = self._samples, self._samples.sorted
-        last: dict[int, Sample] = {}
+        offers: Sequence[Sample] = ()
         if choice.may_want(sampled=samples.moments.sampled):
-            last = {bisect_left(edges.seconds, sample[0]): sample for sample in choice.among(samples)}
-        counts = [(number, end - start) for number, start, end in _spans(values, edges.seconds)]
-        return Tally(counts, samples.total, values[0], values[-1], list(last.values()))
+            chosen = choice.among(samples)
+            offers = list(
+                dict(zip(map(bisect_left, repeat(edges.seconds), map(FIRST, chosen)), chosen, strict=True)).values()
+            )
+        low, high = values[0], values[-1]
+        if isinstance(samples, Nanoseconds):
+            spans = _spans(values, edges.nanoseconds)
+            low, high = low / _SECOND, high / _SECOND
+        else:
+            spans = _spans(values, edges.seconds)
+        return Tally([(number, end - start) for number, start, end in spans], samples.total, low, high, offers)
 
     def each(self) -> Iterator[tuple[float, Moment, bool]]:
         """Yield every sample; each may become an exemplar."""

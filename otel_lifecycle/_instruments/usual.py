@@ -7,10 +7,10 @@ by column, each column at C speed.  Only what tokens and neighbours add is judge
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from itertools import compress, count, repeat
-from operator import attrgetter, eq, is_not, mul
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from itertools import chain, compress, count, islice, repeat
+from operator import attrgetter, eq, gt, is_, is_not, mul, not_, or_
+from typing import Any, Final, NamedTuple
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.outcome import MIXED
@@ -19,22 +19,30 @@ from otel_lifecycle._core.usual import (
     UsualDetail,
     UsualEnd,
     UsualTimes,
-    UsualVerdict,
     judge_detail,
     judge_objectives,
     judge_times,
 )
+from otel_lifecycle._core.verdict import SECOND
 from otel_lifecycle._instruments.label_sets import LabelSet, LabelSets
 from otel_lifecycle._instruments.moment import Moment
-from otel_lifecycle._instruments.samples import Moments, Samples
+from otel_lifecycle._instruments.samples import Moments, Nanoseconds, Samples, in_seconds
 from otel_lifecycle._log import say
 from otel_lifecycle.semconv import Metric
 
 _DONE: Final = "completed"
 _FLAGS: Final = attrgetter("trace_flags")
+_DETAIL: Final = attrgetter(*UsualDetail._fields)
 
 
-_Details: TypeAlias = "Sequence[UsualDetail | UsualVerdict | None]"
+class _Details(NamedTuple):
+    """What is known of requests beyond their boundaries, each field as a column.
+
+    ``told``: of which requests it tells; of the others nothing else is known.  The rest is as in ``UsualDetail``.
+    """
+
+    told: Sequence[bool]
+    of: Any
 
 
 class _Together:
@@ -49,12 +57,12 @@ class _Together:
 
     def alike(self) -> Sequence[_Together]:
         """Return those with the same labels, shape and rules together."""
-        # By identity: requests of one server share these objects, and comparing them costs more than a further column.
-        keys = list(zip(map(id, self.fields.labels), self.fields.shape, map(id, self.fields.rules), strict=True))
-        if keys.count(keys[0]) == len(keys):
+        # By identity: requests of one server share these objects, and comparing labels costs more than all the rest.
+        shared = self.fields.labels, self.fields.shape, self.fields.rules
+        if all(all(map(is_, column, repeat(column[0]))) for column in shared):
             return [self]
-        alike: dict[tuple[int, str, int], list[UsualEnd]] = {}
-        for key, end in zip(keys, self.ends, strict=True):
+        alike: dict[tuple[int, ...], list[UsualEnd]] = {}
+        for key, end in zip(zip(*(map(id, column) for column in shared), strict=True), self.ends, strict=True):
             alike.setdefault(key, []).append(end)
         return list(map(_Together, alike.values()))
 
@@ -69,14 +77,17 @@ class _Together:
         times = judge_times(fields.shape[0], fields.times, fields.rules[0].threshold)
         if not (any(fields.log) or any(fields.interference) or any(fields.verdict)):
             return times, None
-        return times, [
+        nothing = UsualDetail(None, None, None, None if times.ttft is None else 1, (), {}, {})
+        details = [
             end.verdict
             if end.verdict is not None
-            else None
+            else nothing
             if end.log is None and end.interference is None
             else judge_detail(end, bottleneck)
             for end, bottleneck in zip(self.ends, times.bottlenecks, strict=True)
         ]
+        told = list(map(is_not, details, repeat(nothing)))
+        return times, _Details(told, UsualDetail._make(zip(*map(_DETAIL, details), strict=True)))
 
 
 def fold_usual(ends: Sequence[UsualEnd], sets: LabelSets) -> None:
@@ -102,13 +113,12 @@ def _fold_alike(together: _Together, sets: LabelSets) -> None:
 class _Columns:
     """The samples of requests with the same labels, shape and rules."""
 
-    __slots__ = ("_fields", "_labels", "_live", "_moments", "_ones", "_shape", "_slo", "_times", "_together")
+    __slots__ = ("_fields", "_labels", "_live", "_moments", "_ones", "_shape", "_slo", "_times")
 
     def __init__(self, labels: LabelSet, together: _Together, times: UsualTimes) -> None:
         one = together.ends[0]
         rules = one.rules
         self._labels = labels
-        self._together = together
         self._fields = together.fields
         self._moments = together.moments()
         self._times = times
@@ -121,143 +131,149 @@ class _Columns:
     def add(self, details: _Details | None) -> None:
         """Add them all; ``details``: what is known beyond their boundaries, None where that is nothing."""
         self._add_times()
-        self._add_ends(details)
-        self._add_counts(details)
-        if details is not None:
-            self._add_tokens(details)
-            self._add_held(details)
+        if details is None:
+            self._add_ends()
+            self._add_counts(repeat(1 if self._times.ttft is not None else None))
+        else:
+            self._add_told_ends(details)
+            self._add_counts(details.of.tokens)
+            self._add_tokens(details.of)
+            self._add_held(details.of)
         if self._slo is not None:
             self._add_objectives(self._slo, details)
+
+    def _add_where(self, values: Sequence[Any], those: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Add the values of those requests, if there are any."""
+        if all(those):
+            self._labels.add(Samples(values, self._moments), metric, *own)
+        elif any(those):
+            chosen = self._moments.at(compress(count(), those))
+            self._labels.add(Samples(list(compress(values, those)), chosen), metric, *own)
+
+    def _count_where(self, those: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Count those requests, if there are any."""
+        if all(those):
+            self._labels.add(self._ones, metric, *own)
+        else:
+            self._add_where(self._ones.values, those, metric, *own)
 
     def _add_times(self) -> None:
         labels, moments, times = self._labels, self._moments, self._times
         for stage, spent in times.stages.items():
-            labels.add(Samples(spent, moments), semconv.STAGE_DURATION, stage)
+            labels.add(Nanoseconds(spent, moments), semconv.STAGE_DURATION, stage)
         # One object for two metrics, so that its values are sorted once.
-        e2e = Samples(times.e2e, moments)
+        e2e = Nanoseconds(times.e2e, moments)
         labels.add(e2e, semconv.REQUEST_DURATION, _DONE)
         if self._live:
             labels.add(e2e, semconv.GEN_AI_REQUEST_DURATION, None)
         if times.ttft is not None:
-            ttft = Samples(times.ttft, moments)
+            ttft = Nanoseconds(times.ttft, moments)
             labels.add(ttft, semconv.TIME_TO_FIRST_TOKEN, _DONE)
             if self._live:
                 labels.add(ttft, semconv.GEN_AI_TIME_TO_FIRST_TOKEN)
 
-    def _add_ends(self, details: _Details | None) -> None:
-        """Add what became of the requests, and the wait of those whose details do not tell of it."""
-        stages, bottlenecks = self._times.stages, self._times.bottlenecks
-        alone = self._fields.alone
-        causes = ["idle" if idle and name == "queue" else None for idle, name in zip(alone, bottlenecks, strict=True)]
-        if details is not None:
-            alone = [idle and detail is None for idle, detail in zip(alone, details, strict=True)]
-            causes = [cause if detail is None else detail.cause for cause, detail in zip(causes, details, strict=True)]
-        ended = list(zip(bottlenecks, causes, strict=True))
-        for key in dict.fromkeys(ended):
-            self._add_where(self._ones, list(map(eq, ended, repeat(key))), semconv.REQUESTS, _DONE, None, *key, None)
-        if MIXED in bottlenecks:
-            # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
-            mixed = list(map(eq, bottlenecks, repeat(MIXED)))
-            for stage, spent in stages.items():
-                self._add_where(Samples(spent, self._moments), mixed, semconv.MIXED_TIME, stage)
-        # Nobody ran beside these: all of their wait is idle.  One that did not wait adds nothing, not a series either.
-        waits = stages["queue"]
-        self._add_where(Samples(waits, self._moments), list(map(mul, waits, alone)), semconv.QUEUE_TIME, "idle")
+    def _add_ends(self) -> None:
+        """Add what became of requests of which no more is known than whether they were alone on their engine."""
+        bottlenecks, alone = self._times.bottlenecks, self._fields.alone
+        for name in dict.fromkeys(bottlenecks):
+            those = list(map(eq, bottlenecks, repeat(name)))
+            if name == "queue":
+                self._count_where(list(map(mul, those, alone)), semconv.REQUESTS, _DONE, None, name, "idle", None)
+                those = list(map(gt, those, alone))
+            self._count_where(those, semconv.REQUESTS, _DONE, None, name, None, None)
+        self._add_mixed()
+        self._add_idle(alone)
 
-    def _add_where(self, samples: Samples, those: Sequence[Any], metric: Metric, *own: Any) -> None:
-        """Add the samples of those requests, if there are any."""
-        if all(those):
-            self._labels.add(samples, metric, *own)
-        elif any(those):
-            chosen = self._moments.at(compress(count(), those))
-            self._labels.add(Samples(list(compress(samples.values, those)), chosen), metric, *own)
-
-    def _add_each(self, values: Sequence[Any], metric: Metric, *own: Any) -> None:
-        """Add a value for each request; 0 and None add nothing, not a series either."""
-        self._add_where(Samples(values, self._moments), values, metric, *own)
-
-    def _add_counts(self, details: _Details | None) -> None:
-        usages = self._fields.usage
-        if details is None and not any(usages):
-            if self._times.ttft is not None:
-                self._labels.add(self._ones, semconv.TOKENS, "output")
-            return
-        read: list[int | None] = []
-        written: list[int | None] = []
-        for end, usage, detail in zip(self._together.ends, usages, details or repeat(None), strict=False):
-            tokens = end.tokens if detail is None else detail.tokens
-            # The engine's own figure is what it billed; marks count what was seen of it.
-            written.append(tokens if usage is None else usage.get("output_tokens", tokens))
-            read.append(None if usage is None else usage.get("input_tokens"))
-        self._add_each(read, semconv.TOKENS, "input")
-        self._add_each(written, semconv.TOKENS, "output")
-
-    def _add_tokens(self, details: _Details) -> None:
-        timed = [detail is not None and detail.tpot is not None for detail in details]
-        if not any(timed):
-            return
-        known = [
-            (detail.tpot, detail.gaps, detail.convention_time_per_output_token)
-            for detail in compress(details, timed)
-            if detail is not None
+    def _add_told_ends(self, details: _Details) -> None:
+        """Add what became of requests of which some tell themselves what held them."""
+        alone = list(map(gt, self._fields.alone, details.told))
+        ended = [
+            (name, "idle" if idle and name == "queue" else cause)
+            for name, idle, cause in zip(self._times.bottlenecks, alone, details.of.cause, strict=True)
         ]
-        moments = self._moments.at(compress(count(), timed))
-        tpot, gaps, per_token = zip(*known, strict=True)
-        self._labels.add(Samples(tpot, moments), semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
-        self._labels.add(Samples(gaps, moments), semconv.INTER_TOKEN_LATENCY)
-        if self._live:
-            self._labels.add(Samples(per_token, moments), semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+        for key in dict.fromkeys(ended):
+            self._count_where(list(map(eq, ended, repeat(key))), semconv.REQUESTS, _DONE, None, *key, None)
+        self._add_mixed()
+        self._add_idle(alone)
 
-    def _add_held(self, details: _Details) -> None:
+    def _add_mixed(self) -> None:
+        if MIXED in self._times.bottlenecks:
+            # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
+            mixed = list(map(eq, self._times.bottlenecks, repeat(MIXED)))
+            for stage, spent in self._times.stages.items():
+                self._add_where(in_seconds(spent), mixed, semconv.MIXED_TIME, stage)
+
+    def _add_idle(self, alone: Sequence[bool]) -> None:
+        """Add the waits of those that nobody ran beside; one that did not wait adds nothing, not a series either."""
+        if any(alone):
+            waits = in_seconds(map(mul, self._times.stages["queue"], alone))
+            self._add_where(waits, waits, semconv.QUEUE_TIME, "idle")
+
+    def _add_counts(self, tokens: Iterable[int | None]) -> None:
+        """Add the tokens.  A count of 0 adds nothing, not a series either."""
+        usages = self._fields.usage
+        if any(usages):
+            # The engine's own figure is what it billed; marks count what was seen of it.
+            given = [{} if usage is None else usage for usage in usages]
+            read = [usage.get("input_tokens") for usage in given]
+            self._add_where(read, read, semconv.TOKENS, "input")
+            tokens = [usage.get("output_tokens", seen) for usage, seen in zip(given, tokens, strict=False)]
+        written = list(islice(tokens, len(usages)))
+        self._add_where(written, written, semconv.TOKENS, "output")
+
+    def _add_tokens(self, of: Any) -> None:
+        timed = list(map(is_not, of.tpot, repeat(None)))
+        self._add_where(of.tpot, timed, semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
+        self._add_where(of.gaps, timed, semconv.INTER_TOKEN_LATENCY)
+        if self._live:
+            self._add_where(of.convention_time_per_output_token, timed, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+
+    def _add_held(self, of: Any) -> None:
         """Add what held the requests, by its cause."""
-        queue = [{} if detail is None else detail.queue_time for detail in details]
-        stalled = [{} if detail is None else detail.stall_time for detail in details]
-        for metric, held in ((semconv.QUEUE_TIME, queue), (semconv.STALLED_TIME, stalled)):
-            for cause in dict.fromkeys(cause for lost in held for cause in lost):
-                those = [cause in lost for lost in held]
+        for metric, held in ((semconv.QUEUE_TIME, of.queue_time), (semconv.STALLED_TIME, of.stall_time)):
+            for cause in dict.fromkeys(chain.from_iterable(held)):
                 values = [lost.get(cause) for lost in held]
-                self._add_where(Samples(values, self._moments), those, metric, cause)
+                self._add_where(values, list(map(is_not, values, repeat(None))), metric, cause)
 
     def _add_objectives(self, slo: Slo, details: _Details | None) -> None:
-        figures, known = self._figures(details)
+        times = self._times
+        known = [] if details is None else [figure for figure in details.of.tpot if figure is not None]
         # If the slowest of them met each objective, all did, and none is looked at by itself.
         worst = {
-            name: max(compress(column, known.get(name, repeat(True))), default=None) for name, column in figures.items()
+            "e2e": max(times.e2e) / SECOND,
+            "ttft": None if times.ttft is None else max(times.ttft) / SECOND,
+            "tpot": max(known, default=None),
         }
         kept = slo.judge(worst, completed=True)
         met: Sequence[Any] = self._ones.values
         if not all(kept.values()):
-            met = self._add_missed(slo, figures, [name for name, was_met in kept.items() if not was_met])
+            met = self._add_missed(slo, details)
         for objective in kept:
-            those = list(map(mul, met, known[objective])) if objective in known else met
-            self._add_where(self._ones, those, semconv.SLO_RESULTS, objective, True, None)
+            those = met
+            if objective == "tpot" and details is not None:
+                those = list(map(mul, met, map(is_not, details.of.tpot, repeat(None))))
+            self._count_where(those, semconv.SLO_RESULTS, objective, True, None)
 
-    def _figures(self, details: _Details | None) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[bool]]]:
-        """Return what is judged, and for which requests it is known where that is not for all."""
-        figures: dict[str, Sequence[Any]] = {"e2e": self._times.e2e}
-        if self._times.ttft is not None:
-            figures["ttft"] = self._times.ttft
-        if details is None:
-            return figures, {}
-        figures["tpot"] = [None if detail is None else detail.tpot for detail in details]
-        return figures, {"tpot": list(map(is_not, figures["tpot"], repeat(None)))}
-
-    def _add_missed(self, slo: Slo, figures: Mapping[str, Sequence[Any]], missed: Sequence[str]) -> list[bool]:
+    def _add_missed(self, slo: Slo, details: _Details | None) -> list[bool]:
         """Add the results of the requests that missed an objective; return which requests met all."""
+        figures: dict[str, Sequence[float | None]] = {"e2e": in_seconds(self._times.e2e)}
+        if self._times.ttft is not None:
+            figures["ttft"] = in_seconds(self._times.ttft)
+        if details is not None:
+            figures["tpot"] = details.of.tpot
         late = [False] * len(self._ones.values)
-        for name in missed:
-            # The whole has no figure: it is missed where another is.
-            if (limit := getattr(slo, name, None)) is not None:
-                late = [
-                    was or (figure is not None and figure > limit)
-                    for was, figure in zip(late, figures[name], strict=True)
-                ]
+        for name, column in figures.items():
+            limit = getattr(slo, name)
+            if limit is not None:
+                missed = (figure is not None and figure > limit for figure in column)
+                late = list(map(or_, late, missed))
+        stages = {stage: in_seconds(spent) for stage, spent in self._times.stages.items()}
         ended: dict[tuple[str, bool, str | None], list[int]] = {}
         for number in compress(count(), late):
             row = {name: column[number] for name, column in figures.items()}
-            stages = {stage: spent[number] for stage, spent in self._times.stages.items()}
-            for result in judge_objectives(slo, self._shape, row, stages):
+            spent = {stage: column[number] for stage, column in stages.items()}
+            for result in judge_objectives(slo, self._shape, row, spent):
                 ended.setdefault(result, []).append(number)
         for result, numbers in ended.items():
             self._labels.add(Samples((1,) * len(numbers), self._moments.at(numbers)), semconv.SLO_RESULTS, *result)
-        return [not was for was in late]
+        return list(map(not_, late))
