@@ -236,7 +236,7 @@ class EngineLog:
             insort(self._ended, slot, key=_stopped)
         slot.weight = weight
         self._kept += weight
-        if self._kept > MAX_PIECES and len(self._ended) > 1:
+        if self._kept > MAX_PIECES:
             self._drop()
 
     def _drop(self) -> None:
@@ -323,7 +323,8 @@ class EngineLog:
         """End a request that has completed its course; return whether it was alone, as :meth:`alone` does."""
         slot.stopped = at
         with self._lock:
-            if slot.seated or self._changing:
+            latest = self._latest
+            if slot.seated or self._changing or at < latest:
                 self._change(self._insert, slot)
                 return False
             # As `_change` and `_insert` do it, of a request that nobody has looked at, without the calls in between.
@@ -331,15 +332,18 @@ class EngineLog:
                 self._changing = True
                 self._open.pop(slot, None)
                 self.moved.pop(slot, None)
-                times = slot.times
-                # Nobody is open now, and all that have ended had by its arrival.
-                alone = not self._open and self._latest <= times[0] and not self.shared
-                self._keep(slot, len(times))
+                self._ended.append(slot)
+                self._latest = at
+                slot.weight = weight = len(slot.times)
+                self._kept += weight
+                if self._kept > MAX_PIECES:
+                    self._drop()
             finally:
                 self._changing = False
             if self._changes:
                 self._change(_nothing, slot)
-            return alone
+            # Nobody is open now, and all that have ended had by its arrival.
+            return not self._open and latest <= slot.times[0] and not self.shared
 
     def _alone(self, slot: EngineSlot, since: int) -> bool:
         """Return whether no other request has been there since; False where that takes a longer look."""

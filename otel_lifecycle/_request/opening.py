@@ -15,7 +15,7 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
 
 from otel_lifecycle import _propagation
-from otel_lifecycle._core.lifecycle import Shape, get_shape
+from otel_lifecycle._core.lifecycle import SHAPES, Shape, get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import say
@@ -66,7 +66,10 @@ def request(
     Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
     impossible condition is an ``invalid_value`` violation.
     """
-    the_shape = get_shape(shape)
+    # As `get_shape` does it, without the call.
+    the_shape = SHAPES.get(shape) if type(shape) is str else None
+    if the_shape is None:
+        the_shape = get_shape(shape)
     known: GivenConditions | None = remembered.find(the_shape.operation, conditions)
     wrong = _NOTHING_WRONG
     if known is None:
