@@ -8,7 +8,7 @@ the same request, for a tenth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -29,9 +29,7 @@ class SortedGaps(list[int]):
 
     __slots__ = ("total",)
 
-    def __init__(self, gaps: Iterable[int], total: int) -> None:
-        super().__init__(gaps)
-        self.total = total
+    total: int
 
 
 class UsualGaps(NamedTuple):
@@ -132,15 +130,18 @@ def is_usual(timeline: Timeline) -> bool:
 
 def usual_gaps(log: Sequence[int] | None) -> UsualGaps:
     """Return the gaps between the tokens of a usual request."""
+    gaps = SortedGaps()
+    gaps.total = 0
     if log is None:
-        return UsualGaps(SortedGaps((), 0), 0)
-    gaps = sorted(map(sub, log[1:], log))
+        return UsualGaps(gaps, 0)
+    gaps.extend(map(sub, log[1:], log))
+    gaps.sort()
     if gaps[0] < 0:
         # Live marks of racing threads, out of order.
         log = sorted(log)
-        gaps = sorted(map(sub, log[1:], log))
-    span = log[-1] - log[0]
-    return UsualGaps(SortedGaps(gaps, span), span)
+        gaps[:] = sorted(map(sub, log[1:], log))
+    gaps.total = log[-1] - log[0]
+    return UsualGaps(gaps, gaps.total)
 
 
 def usual_log(timeline: Timeline) -> Log | None:

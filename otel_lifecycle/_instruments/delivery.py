@@ -143,7 +143,7 @@ class CounterOutlet(_Outlet):
             # One total gives the same sum as its parts.  Only the exemplar, chosen at random, may differ.
             moments = amounts.moments.all()
             shown = next(filter(IS_SAMPLED, reversed(moments)), moments[-1])
-            counter.add(sum(amounts.values), attributes, shown.context)
+            counter.add(amounts.sum, attributes, shown.context)
         elif streams.enabled():
             _Pouring(streams, attributes).pour_amounts(amounts)
 
@@ -185,7 +185,7 @@ class _Pouring:
 
     def _pour_total(self, stream: Stream, amounts: Samples) -> None:
         """Add their sum, with the moment of the last one that may become an exemplar, else of the last."""
-        total = sum(amounts.values)
+        total = amounts.sum
         shown = self._choice.may_want(sampled=amounts.moments.sampled)
         if shown or not stream.add_total(self._attributes, total):
             moment = (self._choice.among(amounts) or list(amounts))[-1][1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import compress, count, repeat
 from operator import attrgetter, truediv
 from typing import Any, Final, TypeAlias
 
@@ -89,6 +89,16 @@ class Samples:
             self._total = math.fsum(self.values)
         return self._total
 
+    @property
+    def sum(self) -> float:
+        """The sum of the values, which is a whole number where they are."""
+        total: float = sum(self.values)
+        return total
+
+    def where(self, those: Sequence[Any]) -> Samples:
+        """Return the samples at whose places something is true."""
+        return type(self)(list(compress(self.values, those)), self.moments.at(compress(count(), those)))
+
     def rest(self) -> Samples:
         """Return all but the first."""
         return type(self)(self.values[1:], self.moments.at(range(1, len(self.values))))
@@ -112,6 +122,11 @@ class Nanoseconds(Samples):
     @property
     def total(self) -> float:
         """The sum in seconds; integers add up exactly."""
+        return self.sum
+
+    @property
+    def sum(self) -> float:
+        """The sum in seconds."""
         total: int = sum(self.values)
         return total / SECOND
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import chain, compress, count, islice, repeat
-from operator import attrgetter, eq, gt, is_, is_not, mul, not_, or_
+from itertools import chain, compress, count, repeat
+from operator import and_, attrgetter, eq, gt, is_, is_not, mul, not_, or_
 from typing import Any, Final, NamedTuple
 
 from otel_lifecycle import semconv
@@ -133,7 +133,9 @@ class _Columns:
         self._add_times()
         if details is None:
             self._add_ends()
-            self._add_counts(repeat(1 if self._times.ttft is not None else None))
+            self._add_counts(
+                self._ones.values if self._times.ttft is not None else repeat(None, len(self._ones.values))
+            )
         else:
             self._add_told_ends(details)
             self._add_counts(details.of.tokens)
@@ -142,20 +144,16 @@ class _Columns:
         if self._slo is not None:
             self._add_objectives(self._slo, details)
 
-    def _add_where(self, values: Sequence[Any], those: Sequence[Any], metric: Metric, *own: Any) -> None:
-        """Add the values of those requests, if there are any."""
+    def _add_where(self, samples: Samples, those: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Add the samples of those requests, if there are any."""
         if all(those):
-            self._labels.add(Samples(values, self._moments), metric, *own)
+            self._labels.add(samples, metric, *own)
         elif any(those):
-            chosen = self._moments.at(compress(count(), those))
-            self._labels.add(Samples(list(compress(values, those)), chosen), metric, *own)
+            self._labels.add(samples.where(those), metric, *own)
 
-    def _count_where(self, those: Sequence[Any], metric: Metric, *own: Any) -> None:
-        """Count those requests, if there are any."""
-        if all(those):
-            self._labels.add(self._ones, metric, *own)
-        else:
-            self._add_where(self._ones.values, those, metric, *own)
+    def _add_each(self, values: Sequence[Any], those: Sequence[Any], metric: Metric, *own: Any) -> None:
+        """Add a value for each of those requests."""
+        self._add_where(Samples(values, self._moments), those, metric, *own)
 
     def _add_times(self) -> None:
         labels, moments, times = self._labels, self._moments, self._times
@@ -176,11 +174,13 @@ class _Columns:
         """Add what became of requests of which no more is known than whether they were alone on their engine."""
         bottlenecks, alone = self._times.bottlenecks, self._fields.alone
         for name in dict.fromkeys(bottlenecks):
-            those = list(map(eq, bottlenecks, repeat(name)))
-            if name == "queue":
-                self._count_where(list(map(mul, those, alone)), semconv.REQUESTS, _DONE, None, name, "idle", None)
+            those: Sequence[Any] = list(map(eq, bottlenecks, repeat(name)))
+            if name == "queue" and any(alone):
+                self._add_where(
+                    self._ones, list(map(and_, those, alone)), semconv.REQUESTS, _DONE, None, name, "idle", None
+                )
                 those = list(map(gt, those, alone))
-            self._count_where(those, semconv.REQUESTS, _DONE, None, name, None, None)
+            self._add_where(self._ones, those, semconv.REQUESTS, _DONE, None, name, None, None)
         self._add_mixed()
         self._add_idle(alone)
 
@@ -192,7 +192,7 @@ class _Columns:
             for name, idle, cause in zip(self._times.bottlenecks, alone, details.of.cause, strict=True)
         ]
         for key in dict.fromkeys(ended):
-            self._count_where(list(map(eq, ended, repeat(key))), semconv.REQUESTS, _DONE, None, *key, None)
+            self._add_where(self._ones, list(map(eq, ended, repeat(key))), semconv.REQUESTS, _DONE, None, *key, None)
         self._add_mixed()
         self._add_idle(alone)
 
@@ -201,13 +201,14 @@ class _Columns:
             # In the stage histogram it is one among all.  Its alert names the stages that cost it time.
             mixed = list(map(eq, self._times.bottlenecks, repeat(MIXED)))
             for stage, spent in self._times.stages.items():
-                self._add_where(in_seconds(spent), mixed, semconv.MIXED_TIME, stage)
+                self._add_where(Nanoseconds(spent, self._moments), mixed, semconv.MIXED_TIME, stage)
 
     def _add_idle(self, alone: Sequence[bool]) -> None:
         """Add the waits of those that nobody ran beside; one that did not wait adds nothing, not a series either."""
         if any(alone):
-            waits = in_seconds(map(mul, self._times.stages["queue"], alone))
-            self._add_where(waits, waits, semconv.QUEUE_TIME, "idle")
+            waits = self._times.stages["queue"]
+            idle = waits if all(alone) else list(map(mul, waits, alone))
+            self._add_where(Nanoseconds(waits, self._moments), idle, semconv.QUEUE_TIME, "idle")
 
     def _add_counts(self, tokens: Iterable[int | None]) -> None:
         """Add the tokens.  A count of 0 adds nothing, not a series either."""
@@ -216,24 +217,24 @@ class _Columns:
             # The engine's own figure is what it billed; marks count what was seen of it.
             given = [{} if usage is None else usage for usage in usages]
             read = [usage.get("input_tokens") for usage in given]
-            self._add_where(read, read, semconv.TOKENS, "input")
-            tokens = [usage.get("output_tokens", seen) for usage, seen in zip(given, tokens, strict=False)]
-        written = list(islice(tokens, len(usages)))
-        self._add_where(written, written, semconv.TOKENS, "output")
+            self._add_each(read, read, semconv.TOKENS, "input")
+            tokens = [usage.get("output_tokens", seen) for usage, seen in zip(given, tokens, strict=True)]
+        written = list(tokens)
+        self._add_each(written, written, semconv.TOKENS, "output")
 
     def _add_tokens(self, of: Any) -> None:
         timed = list(map(is_not, of.tpot, repeat(None)))
-        self._add_where(of.tpot, timed, semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
-        self._add_where(of.gaps, timed, semconv.INTER_TOKEN_LATENCY)
+        self._add_each(of.tpot, timed, semconv.TIME_PER_OUTPUT_TOKEN, _DONE)
+        self._add_each(of.gaps, timed, semconv.INTER_TOKEN_LATENCY)
         if self._live:
-            self._add_where(of.convention_time_per_output_token, timed, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
+            self._add_each(of.convention_time_per_output_token, timed, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN)
 
     def _add_held(self, of: Any) -> None:
         """Add what held the requests, by its cause."""
         for metric, held in ((semconv.QUEUE_TIME, of.queue_time), (semconv.STALLED_TIME, of.stall_time)):
             for cause in dict.fromkeys(chain.from_iterable(held)):
                 values = [lost.get(cause) for lost in held]
-                self._add_where(values, list(map(is_not, values, repeat(None))), metric, cause)
+                self._add_each(values, list(map(is_not, values, repeat(None))), metric, cause)
 
     def _add_objectives(self, slo: Slo, details: _Details | None) -> None:
         times = self._times
@@ -252,7 +253,7 @@ class _Columns:
             those = met
             if objective == "tpot" and details is not None:
                 those = list(map(mul, met, map(is_not, details.of.tpot, repeat(None))))
-            self._count_where(those, semconv.SLO_RESULTS, objective, True, None)
+            self._add_where(self._ones, those, semconv.SLO_RESULTS, objective, True, None)
 
     def _add_missed(self, slo: Slo, details: _Details | None) -> list[bool]:
         """Add the results of the requests that missed an objective; return which requests met all."""

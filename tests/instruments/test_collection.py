@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,9 +26,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle import semconv
+from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._instruments import instruments
 from otel_lifecycle._instruments.buffer import VALUES
 from otel_lifecycle._instruments.delivery import trusted_sdk
+from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle.processor import LifecycleSpanProcessor
 from tests.support.patient_reader import PatientReader
 
@@ -130,6 +133,42 @@ def test_a_collection_has_every_request_that_ended_before_it(sampler: Any, trace
         serve(provider)
         assert counted(reader.get_metrics_data()) == tuple(times * figure for figure in ALL)
     assert counted(reader.get_metrics_data()) == tuple(2 * figure for figure in ALL)
+
+
+def test_a_sample_that_cannot_be_folded_costs_no_request_its_metrics(
+    traced_into: TracedInto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; what was handed over before it and after it is counted."""
+    monkeypatch.setattr("otel_lifecycle._log._last_said", {})
+    reader = PatientReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    provider = traced_into(meters, sampler=ALWAYS_OFF)
+    for _ in range(2):
+        serve(provider, 2)
+        instruments.instruments_of(meters).single(replace(semconv.TOKENS, name="unknown"), 1, RequestLabels())
+    serve(provider, 1)
+    assert counted(reader.get_metrics_data()) == (5, 15, 10)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_collection_inside_a_fold_counts_nothing_twice(
+    traced_into: TracedInto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may collect while its thread folds: it finds the lock open, and what is left."""
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(instruments, "fold_usual", fold_usual)
+        serve(provider, 2)
+        inner.fold()
+        fold_usual(*arguments)
+
+    monkeypatch.setattr(instruments, "fold_usual", interrupted)
+    reader = PatientReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    provider = traced_into(meters, sampler=ALWAYS_OFF)
+    inner = instruments.instruments_of(meters)
+    serve(provider, 3)
+    assert counted(reader.get_metrics_data()) == (5, 15, 10)
 
 
 @pytest.mark.long
@@ -276,7 +315,7 @@ def test_what_waits_at_a_fork_is_counted_by_the_parent_alone(traced_into: Traced
         return counted(reader.get_metrics_data())
 
     assert forked(in_child) == (2, 6, 4)
-    assert counted(reader.get_metrics_data()) == (3, 9, 6)
+    assert counted(reader.get_metrics_data()) == (5, 15, 10)
 
 
 def forked(work: Callable[[], object]) -> object:
