@@ -87,10 +87,10 @@ def start_request_span(
         source.span_name(labels.operation, labels.model),
         claiming,
         # An empty context, as in a server that is instrumented by nothing else, has no span.
-        kind=span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
-        attributes=attributes,
-        links=() if link is None else (link,),
-        start_time=start_ns,
+        span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
+        attributes,
+        () if link is None else (link,),
+        start_ns,
     )
 
 
