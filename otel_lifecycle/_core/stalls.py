@@ -73,7 +73,7 @@ def find_stalls_in(log: Sequence[int], gaps: Sequence[int]) -> Stalls | None:
     usual = usual_gap(gaps)
     if usual is None:
         return None
-    return stalls_of(_long_gaps(log, limit(usual)), usual) if gaps[-1] > limit(usual) else NO_STALLS
+    return stalls_of(_gaps_above(log, limit(usual)), usual) if gaps[-1] > limit(usual) else NO_STALLS
 
 
 def limit(usual: int) -> int:
@@ -95,15 +95,8 @@ def long_gaps(timeline: Timeline, above: Time) -> list[tuple[Time, Time]]:
 
 def _long_gaps(log: Sequence[Any], above: Time) -> list[tuple[Time, Time]]:
     try:
-        # At C speed; a log with anything but bare times leaves by TypeError, as in `choice_stats`.
-        gaps = list(map(sub, log[1:], log))
-        if gaps and min(gaps) < 0:
-            # Live marks of racing threads, out of order.
-            log = sorted(log)
-            gaps = list(map(sub, log[1:], log))
-        # At C speed too: a look at each gap costs more than all the rest of a request of 16,000 tokens.
-        places = compress(count(), map(gt, gaps, repeat(above)))
-        return [(log[place], log[place + 1]) for place in places]
+        # A log with anything but bare times leaves by TypeError, as in `choice_stats`.
+        return _gaps_above(log, above)
     except TypeError:
         # Chunks or unknown times among them: only bare neighbours bound a gap.
         bare = type(None), tuple
@@ -112,3 +105,13 @@ def _long_gaps(log: Sequence[Any], above: Time) -> list[tuple[Time, Time]]:
             for earlier, later in pairwise(log)
             if not isinstance(earlier, bare) and not isinstance(later, bare) and later - earlier > above
         ]
+
+
+def _gaps_above(log: Sequence[Any], above: Time) -> list[tuple[Time, Time]]:
+    # Live marks of racing threads may be out of order; where they are not, to sort them is one quick pass.
+    log = sorted(log)
+    later = iter(log)
+    next(later, None)
+    # At C speed: a look at each gap costs more than all the rest of a request of 16,000 tokens.
+    places = compress(count(), map(gt, map(sub, later, log), repeat(above)))
+    return [(log[place], log[place + 1]) for place in places]

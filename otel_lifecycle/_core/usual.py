@@ -134,12 +134,14 @@ def usual_gaps(log: Sequence[int] | None) -> UsualGaps:
     gaps.total = 0
     if log is None:
         return UsualGaps(gaps, 0)
-    gaps.extend(map(sub, log[1:], log))
+    # No list but the one that is kept: of a long answer, none of them fits into a cache.
+    later = iter(log)
+    next(later)
+    gaps.extend(map(sub, later, log))
     gaps.sort()
     if gaps[0] < 0:
         # Live marks of racing threads, out of order.
-        log = sorted(log)
-        gaps[:] = sorted(map(sub, log[1:], log))
+        return usual_gaps(sorted(log))
     gaps.total = log[-1] - log[0]
     return UsualGaps(gaps, gaps.total)
 
