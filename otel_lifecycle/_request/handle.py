@@ -125,7 +125,9 @@ class Request(TokenPath):
         # Before the path is read: an end closes the path first, and then takes what the logs hold.
         log = self._ts if choice is FIRST else state.timeline.tokens.get(choice) if type(choice) is int else None
         # Amounts of another unit are added up by the checker.
-        if log is None or type(n) is not int or not 0 < n <= MAX_CHUNK or state.checker.amounts is not None:
+        if log is None or state.checker.amounts is not None:
+            return False
+        if n is not ONE and (type(n) is not int or not 0 < n <= MAX_CHUNK):
             return False
         reading = perf_counter_ns() if at_ns is NOW else past_reading(at_ns, state.offset)
         return reading is not None and append_at(self._ts, log, n, reading, state.timeline)

@@ -210,6 +210,8 @@ def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
     epoch = at_ns if type(at_ns) is int else None
     # One reading of a monotonic clock serves all; an epoch time is placed on the anchor of each request.
     reading: Any = past_reading(at_ns, 0) if epoch is None else None
+    # The last time that was not later: a batch that was stepped together ends in one object, which is compared once.
+    same: object = None
     for handle in requests:
         try:
             log: Any = handle._ts
@@ -217,9 +219,13 @@ def _step_of_singles(requests: Iterable[Request], at_ns: AtNs) -> None:
                 reading = epoch - handle._tracked.offset
                 if reading > now:
                     reading = None
-            # A closed path, a chunk before it and a time that is none, or not past, raise TypeError.
-            if log[-1] <= reading:
+            elif log[-1] is same:
                 log.append(reading)
+                continue
+            # A closed path, a chunk before it and a time that is none, or not past, raise TypeError.
+            if (last := log[-1]) <= reading:
+                log.append(reading)
+                same = last
                 continue
         except Exception:  # noqa: BLE001, S110  # anything else than a request may raise; the batch goes on
             pass

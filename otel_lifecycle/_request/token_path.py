@@ -45,19 +45,23 @@ def append_at(path: Log | None, log: Log, n: int, reading: int, timeline: Timeli
     """
     if path is None:
         return False
+    first = path is log
     try:
         newest = path[-1]
-        last = newest if path is log else log[-1]
-    except IndexError:  # Another thread has just ended the request.
-        return False
-    if type(newest) is tuple:
-        newest = newest[0]
-    if type(last) is tuple:
-        last = last[0]
-    if newest is None or last is None or newest > reading or last > reading:
+        if type(newest) is tuple:
+            newest = newest[0]
+        if newest > reading:
+            return False
+        if not first:
+            newest = log[-1]
+            if type(newest) is tuple:
+                newest = newest[0]
+            if newest > reading:
+                return False
+    except (IndexError, TypeError):  # Another thread has just ended the request, or the time is unknown.
         return False
     # The timeline is asked before the append: who finds a chunk must not take it for one of single tokens.
-    if not timeline.takes(reading, single=n == 1 and path is log):
+    if not timeline.takes(reading, first and n == 1):
         return False
     log.append(reading if n == 1 else (reading, n))
     return True
