@@ -91,8 +91,14 @@ def stopwatch(spent: list[int]) -> Iterator[None]:
     spent.append(process_time_ns() - began)
 
 
-def interleave(trials: Mapping[str, Trial], enough: Callable[[Samples], bool], allowance: float) -> Samples:
-    """Run the trials in turns, every other round backwards, until ``enough`` or ``allowance`` seconds are over."""
+def interleave(
+    trials: Mapping[str, Trial], enough: Callable[[Samples], bool], allowance: float, slices: int = 1
+) -> Samples:
+    """Run the trials in turns, every other turn backwards, until ``enough`` or ``allowance`` seconds are over.
+
+    A sample is what a trial takes in ``slices`` turns.  A long trial is cut into slices, so that what is compared is
+    not a second apart: a shared machine is not the same machine for as long as that.
+    """
     for trial in trials.values():
         trial()
     gc.collect()
@@ -100,9 +106,13 @@ def interleave(trials: Mapping[str, Trial], enough: Callable[[Samples], bool], a
     order, end = list(trials), until(allowance)
     # Once at least: a row that was measured at all has samples.
     while monotonic() < end or not samples[order[0]]:
-        for name in order:
-            samples[name].append(trials[name]())
-        order.reverse()
+        spent = dict.fromkeys(trials, 0)
+        for _ in range(slices):
+            for name in order:
+                spent[name] += trials[name]()
+            order.reverse()
+        for name, time in spent.items():
+            samples[name].append(time)
         if len(samples[order[0]]) >= FEWEST_ROUNDS and enough(samples):
             break
     return samples

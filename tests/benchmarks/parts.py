@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from typing import Final
 
 from tests.benchmarks import interference, marks, requests, tokens
 from tests.benchmarks.measure import Budget, allow
+
+RESERVED: Final = {"whole_server": 150}
+"""Seconds that are kept for a part that others come before; what noise takes of them is not theirs."""
 
 Say = Callable[[str], None]
 Measure = Callable[[Say], Iterator[Budget]]

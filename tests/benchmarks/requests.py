@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any, Final
 
 from tests.benchmarks.floors import ending_by_hand
-from tests.benchmarks.measure import Budget, Interval, Samples, Trial, compare, interleave, judge, stopwatch, versus
+from tests.benchmarks.measure import (
+    FEWEST_ROUNDS,
+    Budget,
+    Interval,
+    Samples,
+    Trial,
+    compare,
+    decide,
+    interleave,
+    judge,
+    stopwatch,
+    versus,
+)
 from tests.benchmarks.subjects import (
     BareSpans,
     Lifecycle,
@@ -26,6 +39,10 @@ TOKENS: Final = 1000
 LONG: Final = 16_000
 REQUESTS: Final = 100
 """Requests served to one collection and export, as a server of two a second does by the SDK's default interval."""
+SLICES: Final = 10
+"""Turns in which these are served, and those of the one they are held against between them."""
+ROUNDS_BESIDE: Final = 5
+"""Rounds of those that are shown and not judged."""
 
 ENDS: Final = 20
 LONG_ENDS: Final = 5
@@ -38,14 +55,16 @@ Say = Callable[[str], None]
 
 
 def serving(subject: Subject, tokens: int) -> Trial:
-    """Return a trial: serve the requests, then export once."""
+    """Return a trial: serve a slice of the requests, and with every so many slices export once."""
+    turns = count(1)
 
     def trial() -> int:
         spent: list[int] = []
         with stopwatch(spent):
-            for _ in range(REQUESTS):
+            for _ in range(REQUESTS // SLICES):
                 subject.serve(tokens)
-            subject.export()
+            if next(turns) % SLICES == 0:
+                subject.export()
         return spent[0]
 
     return trial
@@ -76,11 +95,14 @@ def unsampled_requests(say: Say) -> Iterator[Budget]:
 def against(
     say: Say, name: str, limit: float, subjects: dict[str, Subject], theirs: str, *, tokens: int, allowance: float = 30
 ) -> Budget:
-    """Measure all subjects in turns and judge ours by another's."""
+    """Judge ours by another's, the two in turns; then measure the rest, to be shown."""
     trials = {who: serving(subject, tokens) for who, subject in subjects.items()}
-    samples = interleave(trials, partial(settled, limit, OURS, theirs), allowance)
+    pair = {who: trials.pop(who) for who in (OURS, theirs)}
+    samples = interleave(pair, partial(settled, limit, OURS, theirs), allowance, SLICES)
+    beside = interleave(trials, lambda so_far: True, 0, ROUNDS_BESIDE * SLICES) if trials else {}
     say(f"  {name}, CPU µs a request, OTLP (Prometheus: text) included:")
     costs = {who: sorted(values)[len(values) // 2] / REQUESTS / 1000 for who, values in samples.items()}
+    costs |= {who: values[0] / ROUNDS_BESIDE / REQUESTS / 1000 for who, values in beside.items()}
     for who, cost in costs.items():
         say(f"    {who:28} {cost:10.1f}")
     return replace(judge(name, limit, samples, OURS, theirs), costs=costs)
@@ -121,7 +143,7 @@ def fallback(say: Say) -> Iterator[Budget]:
         "theirs": serving(Lifecycle(sampled=False), 1),
         "floor": serving(LifecycleAndRecords(), 1),
     }
-    yield above_floor(say, "fallback_unsampled_request", 2, trials, "theirs", REQUESTS)
+    yield above_floor(say, "fallback_unsampled_request", 2, trials, "theirs", REQUESTS, SLICES)
 
 
 def ending(server: Lifecycle, tokens: int, ends: int) -> Trial:
@@ -178,14 +200,17 @@ def floored(
 
 
 def above_floor(
-    say: Say, name: str, contract: float, trials: dict[str, Trial], floor_against: str, times: int
+    say: Say, name: str, contract: float, trials: dict[str, Trial], floor_against: str, times: int, slices: int = 1
 ) -> Budget:
     """Judge ``ours`` by ``theirs`` with a limit that a floor may move; it is held against another trial of the run."""
 
     def limit(samples: Samples) -> float:
         return max(contract, A_TENTH_MORE * compare(samples, "floor", floor_against).figure)
 
-    samples = interleave(trials, lambda so_far: compare(so_far, "ours", "theirs").settled(limit(so_far)), allowance=20)
+    def enough(samples: Samples) -> bool:
+        return compare(samples, "ours", "theirs").settled(limit(samples))
+
+    samples = interleave(trials, enough, 20, slices)
     for who, values in samples.items():
         say_us(say, f"{name}: {who}", values, times)
     figure = compare(samples, "floor", floor_against).figure
@@ -199,9 +224,15 @@ def say_us(say: Say, what: str, samples: list[int], divisor: int) -> None:
 
 
 def in_milliseconds(say: Say, name: str, limit: float, trial: Trial, ends: int, by_hand: Trial | None = None) -> Budget:
-    """Make a budget of a time: the median of trials, and what it lay between; ``by_hand``: its floor."""
-    rounds = [(trial(), 0 if by_hand is None else by_hand()) for _ in range(15)]
-    times = sorted(spent / ends / 1e6 for spent, _ in rounds)
-    limit = max(limit, A_TENTH_MORE * median(floor for _, floor in rounds) / ends / 1e6)
-    say(f"  {name}: {times[len(times) // 2]:.3f} ms")
-    return Budget(name=name, limit=limit, interval=Interval(times[len(times) // 2], times[0], times[-1]))
+    """Make a budget of a time; ``by_hand``: its floor, which may move the limit, as the ratio of neighbours says."""
+    if by_hand is None:
+        times = sorted(trial() / ends / 1e6 for _ in range(FEWEST_ROUNDS))
+        say(f"  {name}: {median(times):.3f} ms")
+        return Budget(name=name, limit=limit, interval=Interval(median(times), times[0], times[-1]))
+    trials = {"ours": trial, "floor": by_hand}
+    samples = interleave(trials, lambda so_far: compare(so_far, "ours", "floor").settled(A_TENTH_MORE), 15)
+    figure, times_floor = median(samples["ours"]) / ends / 1e6, compare(samples, "ours", "floor")
+    say(f"  {name}: {figure:.3f} ms, {times_floor.figure:.3f} times what it is by hand")
+    limit = max(limit, A_TENTH_MORE * figure / times_floor.figure)
+    low, high = (figure * bound / times_floor.figure for bound in (times_floor.low, times_floor.high))
+    return decide(name, limit, Interval(figure, low, high))

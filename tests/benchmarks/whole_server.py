@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from math import inf
@@ -24,12 +25,17 @@ from tests.benchmarks.measure import Budget, Interval, decide, middle, until
 from tests.benchmarks.requests import A_TENTH_MORE
 
 ROOT: Final = Path(__file__).parents[2]
+FEWEST_ROUNDS: Final = 12
+"""Fewer than elsewhere: a round of a server takes seconds."""
+
 Say = Callable[[str], None]
+Loads = Mapping[str, list[Load]]
+Enough = Callable[[Loads], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: so many streams at a time, so many tokens an answer, so many answers, in so many rounds."""
+    """A load: so many streams at a time, tokens an answer and answers a round, in so many rounds at most."""
 
     streams: int
     tokens: int
@@ -40,10 +46,13 @@ class Shape:
 
 EVERY: Final = ("plain", "stream", "token", "naive")
 BUDGETED: Final = (
-    # Enough answers a round that their spans fill an export of the batch processor's own size.
-    (1.25, Shape(64, 100, 512, 14)),
-    (1.06, Shape(64, 1000, 64, 10)),
+    # Many short rounds: neighbours are to be near in time.  The spans of 102 answers fill one export of the batch
+    # processor's own size; 64 of a thousand tokens are one for each stream.
+    (1.25, Shape(64, 100, 102, 100)),
+    (1.06, Shape(64, 1000, 64, 40)),
 )
+SECONDS_EACH: Final = 70
+"""Each of them goes on for so long, or until it is settled."""
 FURTHER: Final = (
     Shape(64, 10, 640, 10, EVERY),
     Shape(1, 1000, 64, 8, EVERY),
@@ -128,13 +137,21 @@ def whole_server(say: Say) -> Iterator[Budget]:
     with collector(True) as endpoint, serving(endpoint, STACK) as port:
         head(say, STACK, "up")
         for contract, shape in BUDGETED:
-            ratios, costs = measure(say, port, shape)
-            floor = ratios["hand"].figure
-            say(f"    by hand {floor:.3f}; the contract says {contract:g}")
-            # What the same costs by hand, and a tenth of that; the server itself is in both.
-            limit = max(contract, 1 + A_TENTH_MORE * (floor - 1))
-            budget = decide(f"server_{shape.streams}_streams_{shape.tokens}_tokens", limit, ratios["stream"])
-            yield replace(budget, costs=costs)
+            loads = measure(say, port, shape, partial(settled, contract), SECONDS_EACH)
+            say(f"    by hand {against_plain(loads, 'hand').figure:.3f}; the contract says {contract:g}")
+            name = f"server_{shape.streams}_streams_{shape.tokens}_tokens"
+            costs = {mode: median(load.cpu_per_token for load in loads[mode]) * 1e6 for mode in shape.modes}
+            yield replace(decide(name, limit(contract, loads), against_plain(loads, "stream")), costs=costs)
+
+
+def limit(contract: float, loads: Loads) -> float:
+    """Return what the same costs by hand, and a tenth of that, or the contract's; the server itself is in both."""
+    return max(contract, 1 + A_TENTH_MORE * (against_plain(loads, "hand").figure - 1))
+
+
+def settled(contract: float, loads: Loads) -> bool:
+    """Whether enough rounds were made."""
+    return against_plain(loads, "stream").settled(limit(contract, loads))
 
 
 def more_servers(say: Say) -> Iterator[Budget]:
@@ -155,23 +172,23 @@ def head(say: Say, stack: str, state: str) -> None:
     say("    streams tokens mode     CPU µs/token   against plain          tokens/s    p99 s")
 
 
-def measure(say: Say, port: int, shape: Shape) -> tuple[dict[str, Interval], dict[str, float]]:
-    """Print the rows of one load; return each mode's CPU against the bare server's, and in microseconds a token."""
-    loads = asyncio.run(alternate(port, shape))
-    ratios = {mode: against_plain(loads, mode) for mode in shape.modes}
+def measure(say: Say, port: int, shape: Shape, enough: Enough = lambda loads: False, allowance: float = inf) -> Loads:
+    """Measure one load until ``enough`` or ``allowance`` seconds are over, and print its rows."""
+    loads = asyncio.run(alternate(port, shape, enough, allowance))
     for mode in shape.modes:
-        say(row(shape, mode, loads[mode], ratios[mode]))
-    return ratios, {mode: median(load.cpu_per_token for load in loads[mode]) * 1e6 for mode in shape.modes}
+        say(row(shape, mode, loads[mode], against_plain(loads, mode)))
+    return loads
 
 
-async def alternate(port: int, shape: Shape) -> Mapping[str, list[Load]]:
+async def alternate(port: int, shape: Shape, enough: Enough, allowance: float) -> Loads:
     """Let the modes take turns, every other round backwards, after one short round that counts for nothing."""
     order, loads = list(shape.modes), {mode: list[Load]() for mode in shape.modes}
     for mode in order:
         await batch(port, mode, streams=min(shape.streams, 8), tokens=shape.tokens, answers=8)
+    end = until(allowance)
     for number in range(shape.rounds):
         # Three rounds at least: with fewer there is no spread to tell.
-        if number >= 3 and monotonic() >= until(inf):
+        if number >= 3 and (monotonic() >= end or (number >= FEWEST_ROUNDS and enough(loads))):
             break
         for mode in order:
             load = await batch(port, mode, streams=shape.streams, tokens=shape.tokens, answers=shape.answers)
@@ -180,7 +197,7 @@ async def alternate(port: int, shape: Shape) -> Mapping[str, list[Load]]:
     return loads
 
 
-def against_plain(loads: Mapping[str, list[Load]], mode: str) -> Interval:
+def against_plain(loads: Loads, mode: str) -> Interval:
     """Return the CPU of a token against the one of the same round without instrumentation."""
     return middle(
         [one.cpu_per_token / bare.cpu_per_token for one, bare in zip(loads[mode], loads["plain"], strict=True)]
