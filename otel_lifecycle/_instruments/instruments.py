@@ -134,23 +134,31 @@ class Instruments:
             taken = list(starmap(self._taken.popleft, repeat((), len(self._taken))))
         except IndexError:  # It came before.
             taken = []
-        # The order of the samples is that of the requests.
-        for kind, values in groupby(taken, type):
-            if kind is UsualEnd:
-                self._process.had_traffic = True
-                fold_usual(cast("list[UsualEnd]", list(values)), self._sets)
-            else:
-                self._fold_each(cast("Iterable[HandedOver]", values))
+        begun = 0
+        try:
+            # The order of the samples is that of the requests.
+            for kind, group in groupby(taken, type):
+                values = list(group)
+                if kind is UsualEnd:
+                    self._process.had_traffic = True
+                    begun += len(values)
+                    fold_usual(cast("list[UsualEnd]", values), self._sets)
+                else:
+                    for value in values:
+                        begun += 1
+                        self._fold_one(cast("HandedOver", value))
+        finally:
+            # An exception out of a signal handler costs what it broke off, and none of those that come after it.
+            self._taken.extendleft(reversed(taken[begun:]))
         self._columns.flush()
 
-    def _fold_each(self, values: Iterable[HandedOver]) -> None:
-        for value in values:
-            if isinstance(value, FinishedRequest):
-                self._process.had_traffic = True
-            try:
-                value.fold(self._sets)
-            except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
-                say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
+    def _fold_one(self, value: HandedOver) -> None:
+        if isinstance(value, FinishedRequest):
+            self._process.had_traffic = True
+        try:
+            value.fold(self._sets)
+        except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
+            say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
 
     # What is observed.
 

@@ -171,6 +171,29 @@ def test_a_collection_inside_a_fold_counts_nothing_twice(
     assert counted(reader.get_metrics_data()) == (5, 15, 10)
 
 
+def test_an_exception_out_of_a_fold_costs_what_it_broke_off(
+    traced_into: TracedInto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler raised: what comes after the value that was folded then is folded the next time."""
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(instruments, "fold_usual", fold_usual)
+        raise KeyboardInterrupt
+
+    reader = PatientReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    provider = traced_into(meters, sampler=ALWAYS_OFF)
+    inner = instruments.instruments_of(meters)
+    inner.single(semconv.TOKENS, 7, RequestLabels(), "output")
+    serve(provider, 1)
+    inner.single(semconv.TOKENS, 11, RequestLabels(), "output")
+    serve(provider, 3)
+    monkeypatch.setattr(instruments, "fold_usual", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        inner.fold()
+    assert counted(reader.get_metrics_data()) == (3, 7 + 11 + 9, 6)
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("end", ["force_flush", "shutdown"])
