@@ -40,10 +40,9 @@ NO_ARRIVALS: Final = Arrivals(pattern="too few to tell")
 
 _MOMENTS: Final = """
 SELECT key, count(*) AS total, quantile_cont(start, [0.05, 0.95]) AS middle, max(stop) - min(start) AS length,
-  quantile_cont(level::DOUBLE, [0.1, 0.95]) AS level, count(after) AS followed, median(after) AS after,
-  avg(between) AS between, quantile_cont(after, 0.75) - quantile_cont(after, 0.25) AS spread,
-  quantile_cont(between, 0.75) - quantile_cont(between, 0.25) AS usual
-FROM ({crowd}) GROUP BY key
+  quantile_cont(level::DOUBLE, [0.1, 0.95]) AS level, count(after) AS followed, avg(between) AS between,
+  quantile_cont(after, [0.25, 0.5, 0.75]) AS after, quantile_cont(between, [0.25, 0.75]) AS usual
+FROM {crowd} GROUP BY key
 """
 _DISPERSION: Final = """
 -- A time of a wrong clock is not an arrival; moved to an end of the run, it would look like a burst there.
@@ -59,12 +58,16 @@ SELECT key, (sum(c * c) / n - (sum(c) / n) ** 2) / (sum(c) / n) FROM counts GROU
 """
 
 
-def arrivals(table: RequestTable, source: str = "live", key: str = "''") -> dict[str, Arrivals]:
-    """Return key -> how its requests arrive."""
+def arrivals(table: RequestTable) -> Arrivals:
+    """Return how the live requests arrive."""
+    return arrivals_of(table, "live", "0", "crowd").get(0, NO_ARRIVALS)
+
+
+def arrivals_of(table: RequestTable, source: str, key: str, crowd: str | None = None) -> dict[Any, Arrivals]:
+    """Return key -> how its requests arrive; ``crowd``: what is known of their company."""
     sql = _DISPERSION.format(key=key, source=source, intervals=INTERVALS)
     dispersions = dict(table.connection.execute(sql).fetchall())
-    # The whole has these columns already; a part needs those of its own requests.
-    crowd = "SELECT *, '' AS key FROM live" if key == "''" else crowded(source, key)
+    crowd = crowd or f"({crowded(source, key)})"
     return {
         row["key"]: Arrivals(pattern=_pattern(row, dispersions.get(row["key"])), dispersion=dispersions.get(row["key"]))
         for row in table.rows(_MOMENTS.format(crowd=crowd))
@@ -101,10 +104,12 @@ def _follow(row: dict[str, Any]) -> bool:
     """Return whether arrivals follow ends: at once, or after a time that varies less than from arrival to arrival."""
     if row["followed"] < FEW // 2:
         return False
-    if row["after"] <= AT_ONCE * row["between"]:
+    early, middle, late = row["after"]
+    if middle <= AT_ONCE * row["between"]:
         return True
     # Interquartile ranges: one pause of the client must not decide.
-    return bool(row["spread"] <= VARIES * row["usual"])
+    usual = row["usual"]
+    return bool(late - early <= VARIES * (usual[1] - usual[0]))
 
 
 def class_name(name: str, pattern: str) -> str:

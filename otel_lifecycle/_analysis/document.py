@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from otel_lifecycle._analysis.arrivals import NO_ARRIVALS, arrivals, class_name, in_flight
+from otel_lifecycle._analysis.arrivals import arrivals, class_name, in_flight
 from otel_lifecycle._analysis.facts import UNTOLD
 from otel_lifecycle._analysis.figures import NONE, Figures, distributions
 from otel_lifecycle._analysis.interference import interference
@@ -62,7 +62,7 @@ def report_of(workload: Workload, sources: Iterable[str]) -> Document:
         "classes": _classes(workload),
         "groups": parts(workload.table, "live", "grp") if workload.settings.group_by is not None else [],
         "group_by": workload.settings.group_by,
-        "apart": parts(workload.table, "(SELECT * FROM facts WHERE part = 'apart')", "label"),
+        "apart": _apart(workload),
         "roles": _roles(workload),
         "startup": {"phases": workload.resources.phases(), "launch": _plain(workload.resources.launch)},
         "resources": workload.resources.gauges(),
@@ -98,14 +98,13 @@ def window_ns(workload: Workload) -> tuple[int, int] | None:
 
 def _window(workload: Workload) -> Document:
     span = window_ns(workload)
-    (outside,) = workload.table.one("SELECT count(*) FROM facts WHERE part IN ('outside', 'passing')")
     return {
         # A window without a request has no bounds rather than those of the epoch.
         "start": None if span is None else instant(span[0]),
         "end": None if span is None else instant(span[1]),
         "seconds": None if span is None else (span[1] - span[0]) * 1e-9,
         "chosen": workload.settings.window is not None,
-        "requests_outside": outside,
+        "requests_outside": workload.parts["outside"] + workload.parts["passing"],
     }
 
 
@@ -224,7 +223,7 @@ def _over(number: float, whole: float | None) -> float | None:
 
 
 def _conditions(workload: Workload, figures: Mapping[str, Figures]) -> Document:
-    told = arrivals(workload.table).get("", NO_ARRIVALS)
+    told = arrivals(workload.table)
     return {
         "stated": workload.stated,
         "measured": {name: figures[name] for name in LENGTHS if figures[name]["count"]},
@@ -239,11 +238,19 @@ def _classes(workload: Workload) -> list[Document]:
     return [{**one, "labelled": one["name"] in labelled} for one in named]
 
 
+def _apart(workload: Workload) -> list[Document]:
+    if not workload.parts["apart"]:
+        return []
+    return parts(workload.table, "(SELECT * FROM facts WHERE part = 'apart')", "label")
+
+
 def _roles(workload: Workload) -> list[Document]:
+    if not workload.parts["role"]:
+        return []
     columns = ("queue_wait", "preprocessing", "prefill", "decode_time")
     source = "(SELECT * FROM facts WHERE part = 'role')"
     totals = workload.table.connection.execute(
         f"SELECT label, count(*) AS n FROM {source} GROUP BY label ORDER BY n DESC, label"
     ).fetchall()
-    told = distributions(workload.table, columns, source, "label") if totals else {}
+    told = distributions(workload.table, columns, source, "label")
     return [{"name": name, "total": total, **told[name]} for name, total in totals]

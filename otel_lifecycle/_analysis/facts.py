@@ -1,8 +1,10 @@
 """The flat tables that the analysis reads: one row per request, with what belongs together and what is believed.
 
 ``facts`` holds every request; its column ``part`` is ``live``, ``apart`` (other traffic), ``role`` (half of a
-disaggregated request), ``passing`` (ended after the window, in flight within it) or ``outside``.  ``live`` adds, for
-the requests of that part, how many others were in flight on arrival.  ``live_rows`` are their rows in ``requests``.
+disaggregated request), ``passing`` (ended after the window, in flight within it) or ``outside``.  ``live`` are the
+requests of that part, and ``live_rows`` their rows in ``requests``.  ``crowd`` tells how many others were in flight on
+the arrival of each, and ``live_crowd`` is both.  Of many requests, all but ``crowd`` are views: a copy of a million
+would go through the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._table.requests.model import STAGE_METRIC
 from otel_lifecycle._table.schema import BY_ATTRIBUTE, COLUMNS, SHORT
 from otel_lifecycle._table.sources.plausibility import EARLIEST
-from otel_lifecycle._table.store import RequestTable, quoted
+from otel_lifecycle._table.store import STATED, RequestTable, quoted
 
 YEAR: Final = 366 * 86_400 * 10**9
 """Nanoseconds from the middle of a run beyond which a time is a wrong clock."""
@@ -25,6 +27,8 @@ LONG_CLASS: Final = "long context"
 UNKNOWN_CLASS: Final = "unknown length"
 TERMINATED: Final = ("completed", "cancelled", "timed_out", "failed")
 
+COPIED: Final = 10_000
+"""Requests of which a copy takes less time than planning each query over a view of them."""
 _EARLIEST_NS: Final = int(EARLIEST) * 10**9
 _TYPES: Final = {column.name: column.type for column in COLUMNS}
 _PLAIN: Final = (
@@ -33,10 +37,31 @@ _PLAIN: Final = (
     " share_queue, share_preprocessing, share_prefill, share_decode, client_disconnected, legal, wasted_tokens,"
     " input_tokens, output_tokens, cached_tokens, batch_size, concurrency"
 )
+_ASKED: Final = frozenset(
+    {
+        *_PLAIN.split(", "),
+        *("arrival_ns", "end_ns", "role", "traffic", "slo_met", "workload", "bottleneck_cause", "attributes"),
+        *("gaps", "violations", "links", "interference_complete", "company_prefill", "company_decode"),
+        *(f"queue_{one}" for one in ("preprocessing", "prefill", "decode", "idle")),
+        *(f"stall_{one}" for one in ("count", "time", "max", "prefill", "preemption", "unexplained")),
+        *("operation", "provider", "model", "revision", "dtype", "backend", "backend_version", "cache_policy"),
+        *("streamed", "max_tokens", "service", "service_version"),
+    }
+)
 
 
-def make_facts(table: RequestTable, settings: WorkloadSettings) -> tuple[int, int] | None:
-    """Create the tables; return the first arrival and the last end of the live requests, in epoch nanoseconds."""
+def columns_asked(settings: WorkloadSettings) -> tuple[str, ...]:
+    """Return the columns of ``requests`` that an analysis asks for: all others need not be written."""
+    key = settings.group_by
+    grouped = None if key is None else BY_ATTRIBUTE.get(SHORT.get(key, key))
+    return tuple([name for name in STATED if name in _ASKED or name == grouped])
+
+
+def make_facts(table: RequestTable, settings: WorkloadSettings) -> tuple[tuple[int, int] | None, dict[str, int]]:
+    """Create the tables.
+
+    Returns the first arrival and the last end of the live requests, in epoch nanoseconds, and the size of each part.
+    """
     start, end = settings.window or OPEN
     live = f"role = 'whole' AND traffic = 'live' AND end_ns > {start} AND end_ns <= {end}"
     low, high = _reach(table, live)
@@ -45,12 +70,16 @@ def make_facts(table: RequestTable, settings: WorkloadSettings) -> tuple[int, in
         f"SELECT min(arrival_ns), max(end_ns) FROM requests WHERE {live} AND {believed}",
     )
     table.connection.execute(_facts_sql(settings, believed, first, last))
-    crowd = crowded("facts WHERE part = 'live'", "''")
-    table.connection.execute(
-        f"CREATE TABLE live AS SELECT facts.*, level, after, between FROM facts JOIN ({crowd}) USING (id)"
-    )
-    table.connection.execute("CREATE VIEW live_rows AS SELECT * FROM requests WHERE rowid IN (SELECT id FROM live)")
-    return None if first is None else (first, last)
+    parts = dict(table.connection.execute("SELECT part, count(*) FROM facts GROUP BY part").fetchall())
+    many = sum(parts.values()) > COPIED
+    live, rows = " WHERE part = 'live'", " WHERE rowid IN (SELECT id FROM live)"
+    if many and parts.keys() == {"live"}:
+        live = rows = ""
+    table.connection.execute(f"CREATE {'VIEW' if many else 'TABLE'} live AS SELECT * FROM facts{live}")
+    table.connection.execute(f"CREATE VIEW live_rows AS SELECT rowid AS id, * FROM requests{rows}")
+    table.connection.execute(f"CREATE TABLE crowd AS {crowded('live', '0')}")
+    table.connection.execute("CREATE VIEW live_crowd AS SELECT live.*, level FROM live JOIN crowd USING (id)")
+    return (None if first is None else (first, last)), parts
 
 
 def _reach(table: RequestTable, live: str) -> tuple[int, int]:
@@ -131,16 +160,13 @@ def as_told(column: str) -> str:
 def crowded(source: str, key: str) -> str:
     """Return a query over facts: for each, how many others of the same key were in flight on arrival (``level``).
 
+    ``key``: best a number, for texts take three times as long to be sorted.
     ``after`` is the time since the newest end before the arrival, ``between`` the time since the arrival before it.
     """
     return f"""
 WITH chosen AS (SELECT id, {key} AS key, start_ns, stop_ns, start, stop FROM {source}),
-moves AS (
-  SELECT key, start_ns AS moment, 1 AS kind, id FROM chosen UNION ALL SELECT key, stop_ns, 0, NULL FROM chosen
-), counted AS (
-  SELECT id, sum(1 - kind) OVER past AS gone, max(CASE WHEN kind = 0 THEN moment END) OVER past AS newest
-  FROM moves WINDOW past AS (PARTITION BY key ORDER BY moment, kind ROWS UNBOUNDED PRECEDING)
-)
-SELECT id, key, start, stop, rank() OVER earlier - 1 - gone AS level, (start_ns - newest) * 1e-9 AS after,
-  (start_ns - lag(start_ns) OVER earlier) * 1e-9 AS between
-FROM chosen JOIN counted USING (id) WINDOW earlier AS (PARTITION BY key ORDER BY start_ns)"""
+ends AS (SELECT key, stop_ns, count(*) OVER (PARTITION BY key ORDER BY stop_ns) AS gone FROM chosen)
+SELECT id, one.key AS key, start, stop, rank() OVER earlier - 1 - coalesce(gone, 0) AS level,
+  (start_ns - ends.stop_ns) * 1e-9 AS after, (start_ns - lag(start_ns) OVER earlier) * 1e-9 AS between
+FROM chosen AS one ASOF LEFT JOIN ends ON one.key = ends.key AND start_ns >= ends.stop_ns
+WINDOW earlier AS (PARTITION BY one.key ORDER BY start_ns)"""

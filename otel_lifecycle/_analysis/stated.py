@@ -58,6 +58,7 @@ def stated(table: RequestTable, launch: Mapping[str, Any], total: int) -> Stated
 def _sql() -> str:
     # All keys beside the columns in one list: the JSON of a row is then parsed once, not once a key.
     beside = [key for keys in KEYS.values() for key in keys if key not in BY_ATTRIBUTE]
+    columns = [BY_ATTRIBUTE[key] for keys in KEYS.values() for key in keys if key in BY_ATTRIBUTE]
     names, values = [], []
     for name, keys in KEYS.items():
         told = [
@@ -66,9 +67,12 @@ def _sql() -> str:
         names.append(quoted(name))
         values.append(f"coalesce({', '.join(told)})" if len(told) > 1 else told[0])
     paths = ", ".join(quoted(f'$."{key}"') for key in beside)
+    # Most requests state the same: they are counted before anything is made of what they state.
     return f"""
-SELECT name, value, count(*) AS n FROM (
-  SELECT unnest([{", ".join(names)}]) AS name, unnest([{", ".join(values)}]) AS value, id
-  FROM (SELECT *, rowid AS id, json_extract_string(attributes, [{paths}]) AS beside FROM requests)
-  WHERE id IN (SELECT id FROM live)
-) WHERE value IS NOT NULL GROUP BY name, value ORDER BY n DESC, min(id)"""
+WITH alike AS (
+  SELECT {", ".join(columns)}, attributes, count(*) AS n, min(id) AS id FROM live_rows GROUP BY ALL
+)
+SELECT name, value, sum(n)::BIGINT AS total FROM (
+  SELECT unnest([{", ".join(names)}]) AS name, unnest([{", ".join(values)}]) AS value, n, id
+  FROM (SELECT *, json_extract_string(attributes, [{paths}]) AS beside FROM alike)
+) WHERE value IS NOT NULL GROUP BY name, value ORDER BY total DESC, min(id)"""

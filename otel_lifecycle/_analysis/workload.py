@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from otel_lifecycle import semconv
-from otel_lifecycle._analysis.facts import TERMINATED, make_facts
+from otel_lifecycle._analysis.facts import TERMINATED, columns_asked, make_facts
 from otel_lifecycle._analysis.resources import Resources
 from otel_lifecycle._analysis.settings import WorkloadSettings
 from otel_lifecycle._analysis.stated import Stated, stated
@@ -41,15 +41,17 @@ FROM live
 class Workload:
     """The requests of some sources: fill ``table``, :meth:`conclude` once, then ask.
 
-    ``counts``: numbers of live requests by what they are; ``outcomes`` by how they ended.  ``first_ns`` and ``last_ns``
-    are the first arrival and the last end; None without a live request.
+    ``parts``: numbers of requests by the part of the facts they are; ``counts``: of live ones by what they are;
+    ``outcomes``: by how they ended.  ``first_ns`` and ``last_ns`` are the first arrival and the last end; None without
+    a live request.
     """
 
     def __init__(self, settings: WorkloadSettings, tally: ReadingTally) -> None:
         self.settings = settings
         self.tally = tally
-        self.table = RequestTable()
+        self.table = RequestTable(columns=columns_asked(settings))
         self.resources = Resources(settings.window)
+        self.parts: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.stated: Stated = {}
@@ -59,7 +61,8 @@ class Workload:
     def conclude(self) -> None:
         """Make the tables; to be called once, after the last request."""
         self.table.flush()
-        reach = make_facts(self.table, self.settings)
+        reach, parts = make_facts(self.table, self.settings)
+        self.parts.update(parts)
         if reach is not None:
             self.first_ns, self.last_ns = reach
         self.counts.update(self.table.rows(_COUNTS)[0])
@@ -95,10 +98,12 @@ class Workload:
 
     def abnormal(self) -> list[dict[str, Any]]:
         """Return the abnormal requests that are shown one by one: the first of each kind, in the order they came."""
-        return self.table.rows(
-            "SELECT * FROM live WHERE NOT completed QUALIFY row_number() OVER (PARTITION BY outcome, failure_stage,"
+        # They are numbered without all their columns.
+        first = (
+            "SELECT id FROM live WHERE NOT completed QUALIFY row_number() OVER (PARTITION BY outcome, failure_stage,"
             f" reason ORDER BY id) <= {MAX_ALIKE} ORDER BY id LIMIT {MAX_ABNORMAL}"
         )
+        return self.table.rows(f"SELECT * FROM live WHERE id IN ({first}) ORDER BY id")
 
     def slowest(self) -> list[dict[str, Any]]:
         """Return the completed requests with the longest E2E, the longest first."""
@@ -122,7 +127,7 @@ def gather(items: Iterable[Item], settings: WorkloadSettings, tally: ReadingTall
     with _no_cycles():
         for item in items:
             if isinstance(item, MadeRow):
-                workload.table.add_made(item.row)
+                workload.table.add_made(item.cells)
             elif not isinstance(item, Span):
                 workload.resources.add(item)
             elif is_request(item):

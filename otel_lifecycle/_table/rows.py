@@ -15,19 +15,20 @@ from otel_lifecycle._table.row import TableRow, row_of, row_of_span
 from otel_lifecycle._table.sources.reader import STDIN, Reader
 from otel_lifecycle._table.sources.spans import MadeRow, Span
 from otel_lifecycle._table.sources.tally import ReadingTally
+from otel_lifecycle._table.store import STATED
 
 Progress = Callable[[int], None]
 
 
 def rows_of(
     sources: Iterable[str], tally: ReadingTally, *, shape: str = "default", progress: Progress | None = None
-) -> Iterator[TableRow | bytes]:
-    """Yield a row per request of some sources, as bytes where it is JSON already.
+) -> Iterator[TableRow | MadeRow]:
+    """Yield a row per request of some sources.
 
     Raises NotATrace for a file that is neither trace nor event log.
     """
     # One reader for all sources, so that a span that comes in two files is in the table once.
-    reader = Reader((), tally, progress=progress, alike=AlikeSpans())
+    reader = Reader((), tally, progress=progress, alike=AlikeSpans(STATED))
     for source in sources:
         reader.sources = [source]
         try:
@@ -39,10 +40,10 @@ def rows_of(
             yield from _of_events(source, shape, tally, progress)
 
 
-def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow | bytes]:
+def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow | MadeRow]:
     for item in reader:
         if isinstance(item, MadeRow):
-            yield item.row
+            yield item
         elif isinstance(item, Span) and is_request(item):
             note_troubles(item, tally)
             yield row_of_span(item, shape)

@@ -9,7 +9,7 @@ its arrival.  NULL means unknown and is never 0.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -271,10 +271,10 @@ SHORT: Final = {
 """Short names of attributes, to group by and in event logs; any other key is the attribute itself."""
 
 
-def create_statement(table: str = TABLE) -> str:
-    """Return the SQL that creates the empty table."""
-    columns = ", ".join(f'"{column.name}" {column.type}' for column in COLUMNS)
-    return f"CREATE TABLE {table} ({columns})"
+def create_statement(table: str = TABLE, columns: Collection[str] | None = None) -> str:
+    """Return the SQL that creates the empty table, of all columns or some."""
+    told = ", ".join(f'"{one.name}" {one.type}' for one in COLUMNS if columns is None or one.name in columns)
+    return f"CREATE TABLE {table} ({told})"
 
 
 def markdown() -> str:

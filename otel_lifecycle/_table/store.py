@@ -5,56 +5,69 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_lifecycle._table import handed
 from otel_lifecycle._table.errors import Unusable
 from otel_lifecycle._table.machine import to_json_bytes
 from otel_lifecycle._table.row import TableRow
 from otel_lifecycle._table.schema import COLUMNS, TABLE, create_statement
+from otel_lifecycle._table.sources.spans import MadeRow
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-BATCH: Final = 10_000
-"""Rows written together.  They pass through a file of JSON Lines: that keeps nested columns and every digit."""
+BATCH: Final = 20_480
+"""Rows written together.  They pass through a Parquet file: that keeps every digit, and nothing is parsed."""
 MEMORY: Final = "160MB"
 """What the database holds in memory; the rest is on disk.  Python needs about as much for itself."""
-LOG: Final = "2GB"
-"""What the database's log takes on disk: about two million rows."""
+STATED: Final = tuple([column.name for column in COLUMNS if column.name != "arrival"])
+"""The columns that a row states; the table works the arrival out of ``arrival_ns``."""
 
-_TYPES: Final = ", ".join(f"'{column.name}': '{column.type}'" for column in COLUMNS)
+_KINDS: Final = {"BIGINT": handed.LONG, "BOOLEAN": handed.LONG, "DOUBLE": handed.DOUBLE}
+"""How values are handed over; all others are text, and nested ones text of JSON."""
+_SQL: Final = {
+    **{column.type: f'"{{}}"::JSON::{column.type}' for column in COLUMNS},
+    **dict.fromkeys(("VARCHAR", "BIGINT", "DOUBLE"), '"{}"'),
+    "BOOLEAN": '"{}"::BOOLEAN',
+    # As DuckDB writes it: numbers have many spellings.
+    "JSON": 'json("{}")',
+}
+"""And how a column is made of them."""
+_FLAT: Final = frozenset({"VARCHAR", *_KINDS})
 
 
 class RequestTable:
     """The table ``requests``.
 
     ``connection`` is DuckDB's own, for any SQL.  Close the table, or use it as a context manager:
-    its files are deleted then.  ``keep_in_memory`` is for a connection that outlives the table.
+    its files are deleted then.  ``keep_in_memory`` is for a connection that outlives the table.  ``columns``: of
+    :data:`STATED`, those that are kept.
     """
 
-    def __init__(self, *, keep_in_memory: bool = False) -> None:
+    def __init__(self, *, columns: Collection[str] = STATED, keep_in_memory: bool = False) -> None:
         connect = _connect()
+        self._kept = [column for column in COLUMNS if column.name in columns]
+        self.columns: Final = tuple([column.name for column in self._kept])
         # A folder with mode 0700: rows may hold ids of users.
-        folder = Path(tempfile.mkdtemp(prefix="otel-lifecycle-"))
-        self._batch = folder / "batch.jsonl"
-        self._pending: list[bytes] = []
-        self.count = 0
-        database = ":memory:" if keep_in_memory else str(folder / "requests.duckdb")
-        self.connection: DuckDBPyConnection = connect(database)
+        self._folder = Path(tempfile.mkdtemp(prefix="otel-lifecycle-"))
+        self._pending: list[tuple[Any, ...]] = []
+        self._filled = self._empty()
+        self._handed = self.count = 0
+        self._begun = False
+        # Not a file, which would be written twice, and first of all as a log.  What memory does not hold is spilled.
+        self.connection: DuckDBPyConnection = connect(":memory:")
         if not keep_in_memory:
             # DuckDB's default is 80 % of the machine, which may be the machine that serves the model.
             self.connection.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = true")
-            self.connection.execute(f"SET temp_directory = {quoted(str(folder / 'spilled'))}")
-            # The file goes with the command.  By default its log is folded into it every 16 MB, and each time the rows
-            # that do not fill a row group yet are compressed again: a third of all the time of writing.
-            self.connection.execute(f"SET checkpoint_threshold = '{LOG}'; PRAGMA disable_checkpoint_on_shutdown")
+            self.connection.execute(f"SET temp_directory = {quoted(str(self._folder / 'spilled'))}")
             # Sums of floats depend on their order: with one thread, the same file gives the same report.
             self.connection.execute("SET threads = 1")
         # The folder goes with the table, also where nobody closes it: a table lives as long as its workload.
-        self._delete = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.connection.execute(create_statement())
+        self._delete = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.connection.execute(create_statement(columns=[*self.columns, "arrival"]))
 
     def __enter__(self) -> RequestTable:
         return self
@@ -69,29 +82,60 @@ class RequestTable:
 
     def add(self, row: TableRow) -> None:
         """Add a row; it is in the table after the next :meth:`flush`."""
-        self.add_made(to_json_bytes(row))
+        self.add_made(tuple(map(row.get, self.columns)))
 
-    def add_made(self, row: bytes) -> None:
-        """Add a row that is a line of JSON already."""
-        self._pending.append(row)
-        self.count += 1
-        if len(self._pending) >= BATCH:
-            self.flush()
+    def add_made(self, cells: tuple[Any, ...]) -> None:
+        """Add a row as its cells in the order of :attr:`columns`; nested ones may be text of JSON."""
+        self._pending.append(cells)
+        if len(self._pending) == handed.AT_ONCE:
+            self._hand()
+
+    def _hand(self) -> None:
+        """Hand over pending rows, column by column: few at once, for the processor finds those in its cache."""
+        size = len(self._pending)
+        for column, filled, cells in zip(self._kept, self._filled, zip(*self._pending, strict=True), strict=True):
+            if cells[0] is None and cells.count(None) == size:
+                filled.skip(size)
+            elif column.type in _FLAT:
+                filled.take(cells)
+            else:
+                filled.take([None if cell is None else _as_json(cell) for cell in cells])
+        self._pending.clear()
+        self._handed += size
+        self.count += size
+        if self._handed >= BATCH:
+            self._write()
 
     def flush(self) -> None:
         """Write what is pending."""
-        if not self._pending:
-            return
-        # The reader takes buffers of twice the longest row that it is told of.
-        longest = max(2**20, *map(len, self._pending)) + 1
-        self._batch.write_bytes(b"\n".join(self._pending))
-        self._pending.clear()
+        if self._pending:
+            self._hand()
+        if self._handed:
+            self._write()
+        if self._begun:
+            self.connection.execute("COMMIT")
+            self._begun = False
+
+    def _empty(self) -> list[handed.Column]:
+        return [handed.Column(_KINDS.get(column.type, handed.TEXT)) for column in self._kept]
+
+    def _write(self) -> None:
+        told = [(column, filled) for column, filled in zip(self._kept, self._filled, strict=True) if filled.known]
+        # A new name each time: DuckDB may remember what was in a file.
+        path = self._folder / f"{self.count}.parquet"
+        path.write_bytes(handed.file_of({column.name: filled for column, filled in told}, self._handed))
+        self._filled, self._handed = self._empty(), 0
+        chosen = "".join([f', {_SQL[column.type].format(column.name)} AS "{column.name}"' for column, _ in told])
+        if not self._begun:
+            # One transaction for all: at the end of each, DuckDB packs its rows, which takes longer than all the rest.
+            self.connection.execute("BEGIN")
+            self._begun = True
+        # A file and not INSERT with parameters: a bulk read is many times faster than single rows.
         self.connection.execute(
-            # A file and not INSERT with parameters: a bulk read is many times faster than single rows.
-            f"INSERT INTO {TABLE} SELECT * REPLACE (make_timestamp(arrival_ns // 1000) AS arrival)"
-            f" FROM read_json({quoted(str(self._batch))}, format = 'newline_delimited', columns = {{{_TYPES}}},"
-            f" maximum_object_size = {longest})"
+            f"INSERT INTO {TABLE} BY NAME SELECT make_timestamp(arrival_ns // 1000) AS arrival{chosen}"
+            f" FROM read_parquet({quoted(str(path))})"
         )
+        path.unlink()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return what a query gives, each row by its columns."""
@@ -115,6 +159,10 @@ class RequestTable:
         return self.connection.table(TABLE)
 
 
+def _as_json(cell: Any) -> str:
+    return cell if isinstance(cell, str) else to_json_bytes(cell).decode()
+
+
 def _connect() -> Callable[[str], DuckDBPyConnection]:
     """Import DuckDB and return its connect(); only commands that use the table pay for that."""
     try:
@@ -132,11 +180,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def fill(table: RequestTable, rows: Iterable[TableRow | bytes]) -> None:
-    """Put all rows into a table; one that is bytes is a line of JSON already."""
+def fill(table: RequestTable, rows: Iterable[TableRow | MadeRow]) -> None:
+    """Put all rows into a table."""
     for row in rows:
-        if isinstance(row, bytes):
-            table.add_made(row)
+        if isinstance(row, MadeRow):
+            table.add_made(row.cells)
         else:
             table.add(row)
     table.flush()

@@ -90,7 +90,7 @@ def run_of(workload: Workload, sample: int = SAMPLE) -> Run:
         end=math.nan if workload.last_ns is None else workload.last_ns * 1e-9,
         stated=workload.stated,
         classes=Counter(dict(table.connection.execute("SELECT class, count(*) FROM live GROUP BY class").fetchall())),
-        arrivals=arrivals(table).get("", NO_ARRIVALS),
+        arrivals=arrivals(table),
         seconds_of_arrivals=length or 0.0,
         trouble=dict(workload.tally.counts),
     )
@@ -100,7 +100,7 @@ def _columns(workload: Workload, sample: int) -> dict[str, Floats]:
     told = {"timed_out": "outcome = 'timed_out'", "failed": "outcome = 'failed'"}
     chosen = ", ".join(f"({told.get(name, name)})::DOUBLE AS {name}" for name in COLUMNS)
     # By a hash, which is uniform and gives the same sample of the same file.
-    some = f"SELECT * FROM live ORDER BY hash(trace_id, span_id), id LIMIT {sample}"
+    some = f"SELECT * FROM live_crowd ORDER BY hash(trace_id, span_id), id LIMIT {sample}"
     found = workload.table.connection.execute(f"SELECT {chosen} FROM ({some}) ORDER BY start_ns, id").fetchnumpy()
     return {name: np.ma.filled(found[name].astype(np.float64), np.nan) for name in COLUMNS}
 

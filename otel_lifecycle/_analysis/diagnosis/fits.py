@@ -55,11 +55,13 @@ def rank_correlation(table: RequestTable, x: str, y: str) -> tuple[int, float, f
     """
 
     def ranks(column: str) -> str:
-        return f"rank() OVER (ORDER BY {column}) + (count(*) OVER (PARTITION BY {column}) - 1) / 2"
+        # The first and the last rank of equal values.
+        return f"(rank() OVER (ORDER BY {column}) + count(*) OVER (ORDER BY {column})) / 2"
 
+    source = "live_crowd" if "level" in {x, y} else "live"
     count, r = table.one(
         f"SELECT count(*), corr(one, other) FROM (SELECT {ranks('x')} AS one, {ranks('y')} AS other"
-        f" FROM (SELECT {x} AS x, {y} AS y FROM live) WHERE x IS NOT NULL AND y IS NOT NULL)"
+        f" FROM (SELECT {x} AS x, {y} AS y FROM {source}) WHERE x IS NOT NULL AND y IS NOT NULL)"
     )
     # A constant column has no ranks.
     if not _known(r):

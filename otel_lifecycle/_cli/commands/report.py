@@ -8,6 +8,7 @@ import click
 
 from otel_lifecycle._analysis.diagnosis.diagnosis import diagnose
 from otel_lifecycle._analysis.document import report_of
+from otel_lifecycle._analysis.facts import columns_asked
 from otel_lifecycle._analysis.settings import CLASS_LENGTH, WorkloadSettings
 from otel_lifecycle._analysis.workload import Workload, gather
 from otel_lifecycle._cli.commands import options
@@ -87,8 +88,7 @@ def show_report(
 def nothing_found(workload: Workload, sources: tuple[str, ...]) -> int:
     """Return the exit code of a report: ``UNUSABLE`` if there was no request."""
     # Warm-up traffic or halves of requests alone are still something to report.
-    (found,) = workload.table.one("SELECT count(*) FROM facts WHERE part IN ('live', 'apart', 'role')")
-    if found:
+    if any(workload.parts[part] for part in ("live", "apart", "role")):
         return OK
     click.echo(f"otel-lifecycle: nothing to report: no request in {', '.join(sources)}", err=True)
     return UNUSABLE
@@ -98,4 +98,5 @@ def read_workload(sources: tuple[str, ...], settings: WorkloadSettings) -> Workl
     """Read some sources into a workload, with a progress bar."""
     tally = ReadingTally()
     with reading(sources) as advance:
-        return gather(Reader(sources, tally, progress=advance, alike=AlikeSpans()), settings, tally)
+        alike = AlikeSpans(columns_asked(settings))
+        return gather(Reader(sources, tally, progress=advance, alike=alike), settings, tally)

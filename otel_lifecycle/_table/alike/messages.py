@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -10,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import orjson
 
 from otel_lifecycle._table.alike.template import Place, Template, learn
-from otel_lifecycle._table.machine import to_json_bytes
 from otel_lifecycle._table.sources import otlp_json
 from otel_lifecycle._table.sources.intake import Intake
 from otel_lifecycle._table.sources.spans import MadeRow
@@ -45,6 +46,8 @@ class _Unlike(NamedTuple):
     place: Place
 
 
+_Matched: TypeAlias = tuple[int, tuple[str, ...], int, int]
+"""A span that a template reads: its place among those found, its holes, where it begins and ends."""
 _Found: TypeAlias = "MadeRow | _Unlike | str | None"
 """A request, a span that has to be read as usual, or the kind of one that is counted at most."""
 
@@ -55,7 +58,9 @@ class AlikeSpans:
     It gives up a message as a whole where it is not certain, before anything of it is counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Make rows of some columns."""
+        self._columns = columns
         self._known = lru_cache(KEPT)(_known)
         self._places = lru_cache(KEPT)(_places)
 
@@ -66,35 +71,35 @@ class AlikeSpans:
         except otlp_json.MALFORMED:
             return False
         for one in found or ():
-            if isinstance(one, _Unlike):
-                otlp_json.take_span(one.raw, one.place.resource, one.place.scope, intake)
-                continue
-            intake.tally.read["spans"] += 1
             if isinstance(one, MadeRow):
                 intake.items.append(one)
+            elif isinstance(one, _Unlike):
+                otlp_json.take_span(one.raw, one.place.resource, one.place.scope, intake)
             elif one is not None:
                 intake.tally.add(one)
+        # Those that are parsed count themselves.
+        intake.tally.read["spans"] += sum(not isinstance(one, _Unlike) for one in found or ())
         return found is not None
 
     def _found(self, text: str, intake: Intake) -> list[_Found] | None:
         """Return the spans of a message in their order; None, or one of MALFORMED, where it has to be parsed."""
-        skeleton, *lists = text.split(_SPANS)
-        # All that is before a list is parsed once for each list.
-        if len(lists) > MOST_LISTS:
-            return None
+        skeleton, end = "", 0
         found: list[_Found] = []
-        places = []
-        source = to_json_bytes(intake.source).decode()[1:-1]
-        for number, spans in enumerate(lists):
+        places: list[Place] = []
+        while (start := text.find(_SPANS, end)) >= 0:
             # In the skeleton, a number stands for the spans of a list: it shows that the list is where it seems to be.
-            skeleton += f"{_SPANS}{number}"
+            skeleton += f"{text[end:start]}{_SPANS}{len(places)}"
             known = self._known(skeleton)
-            end = None if known is None else _read_list(spans, known, source, intake.line, found)
-            if known is None or end is None:
+            # All that is before a list is parsed once for each list.
+            if known is None or len(places) == MOST_LISTS:
                 return None
+            reading = _List(text, known, self._columns)
+            end = reading.read(start + len(_SPANS))
+            if end < 0:
+                return None
+            found += reading.found(intake.source, intake.line)
             places.append(known.place)
-            skeleton += spans[end:]
-        return found if lists and self._places(skeleton) == places else None
+        return found if places and self._places(skeleton + text[end:]) == places else None
 
 
 def _known(skeleton: str) -> _Known | None:
@@ -119,44 +124,63 @@ def _places(skeleton: str) -> list[Place] | None:
     return None if intake.tally.counts else found
 
 
-def _read_list(spans: str, known: _Known, source: str, line: int, found: list[_Found]) -> int | None:
-    """Add the spans of a list to those found; return where it ends, None where the message has to be parsed."""
-    at = 0
-    while not spans.startswith("]", at):
-        if at and not spans.startswith(",", at):
-            return None
-        at += at > 0
-        one, at = _read_span(spans, at, known, source, line)
-        if isinstance(one, _Unlike):
-            known.missed += 1
-            # Spans of another kind: to look for the end of each costs more than to parse all.
-            if known.missed > TRIED and known.missed > known.met:
-                return None
-        else:
-            known.met += 1
-        found.append(one)
-    return at
+class _List:
+    """One list of spans being read: what is found, and the spans of each template with their place there."""
 
+    def __init__(self, text: str, known: _Known, columns: Sequence[str]) -> None:
+        self._text = text
+        self._known = known
+        self._columns = columns
+        self._found: list[_Found] = []
+        self._matched: defaultdict[Template, list[_Matched]] = defaultdict(list)
 
-def _read_span(spans: str, at: int, known: _Known, source: str, line: int) -> tuple[_Found, int]:
-    """Return the span that begins at a place, and where it ends."""
-    for number, template in enumerate(known.templates):
-        matched = template.pattern.match(spans, at)
-        if matched is None:
-            continue
-        if number:
-            # The form that comes often moves to the front.
-            known.templates[number - 1 : number + 1] = template, known.templates[number - 1]
-        if not template.pieces:
-            return template.counted, matched.end()
-        row = template.row(matched.groups(), source, line)
-        return (_Unlike(orjson.loads(matched[0]), known.place) if row is None else row), matched.end()
-    end = _END_OF(spans, at)[1]
-    text = spans[at:end]
-    if known.left:
+    def read(self, at: int) -> int:
+        """Read the spans from a place on and return where the list ends; below 0 where it has to be parsed."""
+        text, known = self._text, self._known
+        if text.startswith("]", at):
+            return at
+        while True:
+            for template in known.templates:
+                matched = template.match(text, at)
+                if matched is not None:
+                    holes, end = matched
+                    self._matched[template].append((len(self._found), holes, at, end))
+                    self._found.append(template.counted)
+                    known.met += 1
+                    break
+            else:
+                end = _END_OF(text, at)[1]
+                if self._learn(text[at:end]):
+                    continue
+                # Spans of another kind: to look for the end of each costs more than to parse all.
+                if known.missed > TRIED and known.missed > known.met:
+                    return -1
+            if not text.startswith(",", end):
+                return end if text.startswith("]", end) else -1
+            at = end + 1
+
+    def _learn(self, span: str) -> bool:
+        """Learn the form of a span, or else add it as one to be read as usual."""
+        known = self._known
         known.left -= 1
-        learned = learn(text, known.place)
-        if learned is not None:
+        learned = learn(span, known.place, self._columns) if known.left >= 0 else None
+        if learned is None:
+            known.missed += 1
+            self._found.append(_Unlike(orjson.loads(span), known.place))
+        else:
             known.templates.append(learned)
-            return _read_span(spans, at, known, source, line)
-    return _Unlike(orjson.loads(text), known.place), end
+        return learned is not None
+
+    def found(self, source: str, line: int) -> list[_Found]:
+        """Return what was read, in its order."""
+        known = self._known
+        # The forms that come often are tried first.
+        known.templates.sort(key=lambda template: -len(self._matched[template]))
+        for template, matched in self._matched.items():
+            if not template.cells or not matched:
+                continue
+            rows = template.rows([holes for _, holes, _, _ in matched], source, line)
+            for row, (place, _, at, end) in zip(rows, matched, strict=True):
+                self._found[place] = _Unlike(orjson.loads(self._text[at:end]), known.place) if row is None else row
+            known.missed += rows.count(None)
+        return self._found

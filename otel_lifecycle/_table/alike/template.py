@@ -1,4 +1,4 @@
-"""A template: the text of a span with holes for its values, and the text of its row with the same holes.
+"""A template: the text of a span with holes for its values, and the cells of its row that these fill.
 
 A file of a million requests has a handful of forms of a span: the same keys in the same order.  :func:`learn` takes one
 span of a form, puts a marker in place of each value, lets the usual code make the row, and looks where the markers are
@@ -9,9 +9,10 @@ part of the form; the bounds of :class:`Template` leave out the values for which
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter, le
+from itertools import pairwise, repeat
+from operator import eq, le, sub
 from typing import Any, Final
 
 import orjson
@@ -36,8 +37,8 @@ _TEXT: Final = r'([^"\\\x00-\x1f]+)'
 _INTEGER: Final = r"([0-9]{1,16})"
 # Loose, because a strict pattern of numbers takes half as long again: orjson parses them all in one go.
 _NUMBER: Final = r"([0-9][0-9.eE+-]*)"
-_ANY: Final = r'[^"\\\x00-\x1f]*'
-_STRICT: Final = r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+_ANY: Final = r'([^"\\\x00-\x1f]*)'
+_STRICT: Final = r"((?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 _FORM: Final = frozenset({semconv.OUTCOME, semconv.SHAPE, semconv.VIOLATIONS})
 """Attributes whose value decides what the row has beside it."""
@@ -64,56 +65,95 @@ class Place:
     scope: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Template:
-    """Reads the spans of one form.
+    """Reads the spans of one form, many at a time, column by column.
 
-    ``pattern`` has a group for each hole.  A span that is no request has nothing else but ``counted``, its kind in the
-    tally.  ``numbers`` picks the holes with numbers: the times of the events in their order, the end and the start of
-    the span, and the values; ``limits`` bounds them.  ``preempts`` are the events that no other may follow at the same
-    time, for that would change the order of the stages.  ``pieces`` is the text of the row with every second element
-    free for what ``filled`` picks, after the two ids, from the holes, the source, the line and the starts and ends of
-    the stages; ``offsets`` are the numbers that these are.
+    ``pattern`` has a group for each hole and goes by the lengths of ``texts``, of which every second one is to be a
+    hole.  A span that is no request has nothing else but ``counted``, its kind in the
+    tally.  ``numbers`` are the holes with numbers: the times of the events in their order, the end and the start of
+    the span, and the values, which ``limits`` bound.  ``preempts`` are the events that no other may follow at the same
+    time, for that would change the order of the stages.  ``offsets`` are the numbers that are starts and ends of
+    stages.  All these make the parts of a row, after one another: the holes, the numbers, the offsets, the source, the
+    line and ``constants``; then each of ``joined`` is a text of several parts.  ``ids`` and ``cells`` pick from them.
     """
 
     pattern: re.Pattern[str]
+    texts: Sequence[str]
     counted: str | None = None
-    numbers: Callable[[Any], Any] = tuple
+    numbers: tuple[int, ...] = ()
     limits: tuple[float, ...] = ()
     events: int = 0
     arrival: int = 0
     preempts: tuple[int, ...] = ()
-    pieces: tuple[str, ...] = ()
-    filled: Callable[[Any], Any] = tuple
     offsets: tuple[int, ...] = ()
+    constants: tuple[Any, ...] = ()
+    joined: tuple[tuple[int, ...], ...] = ()
+    ids: tuple[int, int] = (0, 0)
+    cells: tuple[int, ...] = ()
 
-    def row(self, groups: Sequence[str], source: str, line: int) -> MadeRow | None:
-        """Return the row of a span; None where a value is beyond the bounds, ValueError where one is not JSON.
-
-        ``source`` is the inside of a JSON text.
-        """
-        numbers = orjson.loads(f"[{','.join(self.numbers(groups))}]")
-        times = numbers[: self.events + 1]
-        ordered = times == sorted(times) and numbers[self.events + 1] <= times[-1]
-        if not (ordered and all(map(le, numbers, self.limits))) or any(
-            times[at] == times[at + 1] for at in self.preempts
-        ):
+    def match(self, text: str, at: int) -> tuple[tuple[str, ...], int] | None:
+        """Return what is in the holes of the span that begins at a place, and where it ends; None for another form."""
+        matched = self.pattern.match(text, at)
+        if matched is None:
             return None
-        arrival = numbers[self.arrival]
-        # All in one go: orjson writes ten floats in the time that Python takes for one.
-        offsets = orjson.dumps([(numbers[at] - arrival) * _NANO for at in self.offsets]).decode()[1:-1].split(",")
-        text = list(self.pieces)
-        trace_id, span_id, *text[1::2] = self.filled((*groups, source, str(line), *offsets))
-        return MadeRow(trace_id, span_id, "".join(text).encode())
+        found = matched.groups()
+        # The whole text at once: the pattern would compare it character by character.
+        pieces = [*self.texts]
+        pieces[1::2] = found
+        return (found, matched.end()) if text.startswith("".join(pieces), at) else None
+
+    def rows(self, found: Sequence[Sequence[str]], source: str, line: int) -> list[MadeRow | None]:
+        """Return the rows of the spans whose holes these are; None where a value is beyond the bounds.
+
+        Raises ValueError where one is not JSON.
+        """
+        texts = list(zip(*found, strict=True))
+        numbers = orjson.loads(f"[[{'],['.join([','.join(texts[at]) for at in self.numbers])}]]")
+        if not self._within(numbers):
+            # Most are: each half is tried by itself.
+            half = len(found) // 2
+            return self.rows(found[:half], source, line) + self.rows(found[half:], source, line) if half else [None]
+        arrivals = numbers[self.arrival]
+        offsets = [_as_texts(map(sub, numbers[at], arrivals)) for at in self.offsets]
+        parts: list[Iterable[Any]] = [
+            *texts,
+            *numbers,
+            *offsets,
+            repeat(source),
+            repeat(line),
+            *map(repeat, self.constants),
+        ]
+        parts += [map("".join, zip(*[parts[at] for at in one], strict=False)) for one in self.joined]
+        trace_ids, span_ids = (texts[at] for at in self.ids)
+        # Constants have no end.
+        return list(map(MadeRow, trace_ids, span_ids, zip(*[parts[at] for at in self.cells], strict=False)))
+
+    def _within(self, numbers: Sequence[Sequence[float]]) -> bool:
+        end, values = self.events, numbers[self.events + 2 :]
+        ordered = [*pairwise(numbers[: end + 1]), (numbers[end + 1], numbers[end])]
+        return (
+            all(all(map(le, one, other)) for one, other in ordered)
+            and all(max(some) <= limit for some, limit in zip(values, self.limits, strict=True))
+            and not any(any(map(eq, numbers[at], numbers[at + 1])) for at in self.preempts)
+        )
 
 
-def learn(text: str, place: Place) -> Template | None:
-    """Return a template of the form of a span, which is valid JSON; None for one that only the usual code reads."""
+def _as_texts(times: Iterable[int]) -> list[str]:
+    # All in one go: orjson writes ten floats in the time that Python takes for one.
+    return orjson.dumps([time * _NANO for time in times]).decode()[1:-1].split(",")
+
+
+def learn(text: str, place: Place, columns: Sequence[str]) -> Template | None:
+    """Return a template of the form of a span, which is valid JSON; None for one that only the usual code reads.
+
+    ``columns``: of the rows that it makes.
+    """
     # The time that learning takes grows with the square of the size.
     if len(text) > LONGEST or len(_holes(text)) > MOST_HOLES:
         return None
     read = _read(text, place)
-    return _of_request(text, place) if read.items else _of_unwanted(text, read.tally)
+    return _of_request(text, place, columns) if read.items else _of_unwanted(text, read.tally)
 
 
 def _read(text: str, place: Place) -> Intake:
@@ -133,7 +173,7 @@ def _of_unwanted(text: str, tally: ReadingTally) -> Template | None:
         for group, pattern in (("text", _ANY), ("number", _STRICT))
         if field[group] is not None
     ]
-    return Template(pattern=_pattern(text, holes), counted=kinds[0] if kinds else None)
+    return Template(**_form(text, holes), counted=kinds[0] if kinds else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +241,7 @@ def _row_of(text: str, place: Place) -> dict[str, Any] | None:
     return None if intake.tally.counts or not _COMPUTED.isdisjoint(row) else row
 
 
-def _of_request(text: str, place: Place) -> Template | None:
+def _of_request(text: str, place: Place, columns: Sequence[str]) -> Template | None:
     events = [event.get("name") for event in orjson.loads(text).get("events") or ()]
     holes = dict(enumerate(_holes(text)))
     row = _row_of(_marked(text, holes), place)
@@ -209,10 +249,11 @@ def _of_request(text: str, place: Place) -> Template | None:
         return None
     # Numbers of holes stay, so that their markers do.
     kept = {number: hole for number, hole in holes.items() if hole.kind in _TIMES or _shows(_marker(number, hole), row)}
-    template = _template(text, kept, events, row)
+    template = _template(text, kept, events, row, columns)
     # The span itself and one with other values: what the template makes of them is what the usual code makes.
     samples = (text, _marked(text, kept, 1))
-    return template if template is not None and all(_agrees(template, one, place) for one in samples) else None
+    agreed = template is not None and all(_agrees(template, one, place, columns) for one in samples)
+    return template if agreed else None
 
 
 def _shows(marker: str, row: Mapping[str, Any]) -> bool:
@@ -221,7 +262,9 @@ def _shows(marker: str, row: Mapping[str, Any]) -> bool:
     return marker in to_json_bytes(row).decode() and not ("." in marker and marker in as_text)
 
 
-def _template(text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: dict[str, Any]) -> Template | None:
+def _template(
+    text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: dict[str, Any], columns: Sequence[str]
+) -> Template | None:
     groups = {_marker(number, hole): group for group, (number, hole) in enumerate(kept.items())}
     found = list(kept.values())
     by_kind = [[group for group, hole in enumerate(found) if hole.kind == kind] for kind in _TIMES]
@@ -229,33 +272,76 @@ def _template(text: str, kept: Mapping[int, _Hole], events: Sequence[Any], row: 
         return None
     values = [group for group, hole in enumerate(found) if hole.pattern in {_INTEGER, _NUMBER}]
     numbers = [*by_kind[0], *by_kind[1], *by_kind[2], *values]
-    times = [int(marker) for group in numbers[: len(events) + 2] for marker, at in groups.items() if at == group]
+    markers = list(groups)
+    times = [int(markers[group]) for group in numbers[: len(events) + 2]]
     offsets = _offsets(row, times)
-    groups |= {_SOURCE: len(kept), str(_LINE): len(kept) + 1}
-    groups |= {f'"{_OFFSET.format(number)}"': len(groups) + number for number in range(len(offsets or ()))}
-    pieces = re.split(f"({'|'.join(map(re.escape, groups))})", to_json_bytes(row).decode())
-    filled = [row["trace_id"], row["span_id"], *pieces[1::2]]
-    if offsets is None or not groups.keys() >= set(filled):
+    if offsets is None or not groups.keys() >= {row["trace_id"], row["span_id"]}:
         return None
+    # Stages that nobody wants are not worth their text.
+    used = offsets if "stages" in columns else []
+    parts = _Parts(groups, numbers, len(used))
+    cells = [parts.cell(row.get(column)) for column in columns]
     return Template(
-        pattern=_pattern(text, found),
-        numbers=itemgetter(*numbers),
-        limits=tuple([found[group].limit for group in numbers]),
+        **_form(text, found),
+        numbers=tuple(numbers),
+        limits=tuple([found[group].limit for group in values]),
         events=len(events),
         arrival=times.index(row["arrival_ns"]),
         preempts=tuple([at for at, name in enumerate(events) if name == "preempt"]),
-        pieces=tuple(["" if at % 2 else piece for at, piece in enumerate(pieces)]),
-        filled=itemgetter(*[groups[marker] for marker in filled]),
-        offsets=tuple(offsets),
+        offsets=tuple(used),
+        constants=tuple(parts.constants),
+        joined=tuple(parts.joined),
+        ids=(groups[row["trace_id"]], groups[row["span_id"]]),
+        cells=tuple(map(parts.place, cells)),
     )
 
 
-def _pattern(text: str, holes: Sequence[_Hole]) -> re.Pattern[str]:
-    pattern, at = "", 0
-    for hole in holes:
-        pattern += re.escape(text[at : hole.start]) + hole.pattern
-        at = hole.end
-    return re.compile(pattern + re.escape(text[at:]))
+class _Parts:
+    """Finds the parts of a template that make the cells of a row; see :class:`Template`."""
+
+    def __init__(self, groups: Mapping[str, int], numbers: Sequence[int], offsets: int) -> None:
+        # The number of a hole comes after all holes.
+        self._numbers = {group: len(groups) + at for at, group in enumerate(numbers)}
+        others = [*(f'"{_OFFSET.format(number)}"' for number in range(offsets)), _SOURCE, str(_LINE)]
+        first = len(groups) + len(numbers)
+        self._known = {**groups, **{marker: first + at for at, marker in enumerate(others)}}
+        self._markers = re.compile(f"({'|'.join(map(re.escape, self._known))})")
+        self._first_constant = first + len(others)
+        self.constants: list[Any] = []
+        self.joined: list[tuple[int, ...]] = []
+
+    def cell(self, value: Any) -> int:
+        """Return the part that a value with markers comes from; of texts that are joined, its number from the end."""
+        pieces = self._markers.split(to_json_bytes(value).decode())
+        nested = isinstance(value, (list, dict))
+        if len(pieces) == 1:
+            return self._constant(pieces[0] if nested else value)
+        if nested:
+            places = [self._known[piece] if at % 2 else self._constant(piece) for at, piece in enumerate(pieces)]
+            self.joined.append(tuple(places))
+            return -len(self.joined)
+        at = self._known[pieces[1]]
+        return at if pieces[0] else self._numbers.get(at, at)
+
+    def _constant(self, value: Any) -> int:
+        self.constants.append(value)
+        return self._first_constant + len(self.constants) - 1
+
+    def place(self, at: int) -> int:
+        """Return the part that a number from the end stands for, once all constants are known."""
+        return at if at >= 0 else self._first_constant + len(self.constants) - 1 - at
+
+
+def _form(text: str, holes: Sequence[_Hole]) -> dict[str, Any]:
+    """Return the pattern and the texts of a template."""
+    ends = [0, *(hole.end for hole in holes)]
+    between = [text[at : hole.start] for at, hole in zip(ends, holes, strict=False)] + [text[ends[-1] :]]
+    # The first character is no part of a value, so that none is tried at more than one length.
+    told = [re.escape(one[:1]) + f".{{{len(one) - 1}}}" for one in between]
+    pattern = "".join([one + hole.pattern for one, hole in zip(told, holes, strict=False)]) + told[-1]
+    texts = [""] * (2 * len(between) - 1)
+    texts[::2] = between
+    return {"pattern": re.compile(pattern, re.DOTALL), "texts": texts}
 
 
 def _offsets(row: dict[str, Any], times: Sequence[int]) -> list[int] | None:
@@ -273,7 +359,12 @@ def _offsets(row: dict[str, Any], times: Sequence[int]) -> list[int] | None:
     return found
 
 
-def _agrees(template: Template, text: str, place: Place) -> bool:
-    matched, row = template.pattern.fullmatch(text), _row_of(text, place)
-    made = None if matched is None else template.row(matched.groups(), _SOURCE, _LINE)
-    return made is not None and row is not None and orjson.loads(made.row) == orjson.loads(to_json_bytes(row))
+def _agrees(template: Template, text: str, place: Place, columns: Sequence[str]) -> bool:
+    matched, row = template.match(text, 0), _row_of(text, place)
+    (made,) = (None,) if matched is None else template.rows([matched[0]], _SOURCE, _LINE)
+    if made is None or row is None or made[:2] != (row["trace_id"], row["span_id"]):
+        return False
+    usual = [orjson.loads(to_json_bytes(row.get(column))) for column in columns]
+    # Nested values are texts of JSON already.
+    nested = [isinstance(one, (list, dict)) for one in usual]
+    return usual == [orjson.loads(cell) if is_json else cell for cell, is_json in zip(made.cells, nested, strict=True)]

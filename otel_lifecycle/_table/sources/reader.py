@@ -253,15 +253,15 @@ class Counted(io.RawIOBase):
     """A file that reports the bytes read to a progress bar."""
 
     def __init__(self, raw: IO[bytes], progress: Callable[[int], None] | None) -> None:
-        self._raw = raw
+        # The type of binary files lacks the method that all of them have.
+        self._raw: Any = raw
         self._progress = progress
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        chunk = self._raw.read(len(buffer))
-        buffer[: len(chunk)] = chunk
+        size: int = self._raw.readinto(buffer)
         if self._progress is not None:
-            self._progress(len(chunk))
-        return len(chunk)
+            self._progress(size)
+        return size

@@ -72,11 +72,11 @@ class MetricPoint:
 
 
 class MadeRow(NamedTuple):
-    """A request that was read without a span: its row of the table, as a line of JSON."""
+    """A request that was read without a span: the cells of its row of the table, nested ones as text of JSON."""
 
     trace_id: str
     span_id: str
-    row: bytes
+    cells: tuple[Any, ...]
 
 
 Item: TypeAlias = Span | MetricPoint | MadeRow
