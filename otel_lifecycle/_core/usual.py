@@ -54,8 +54,8 @@ class UsualEnd(NamedTuple):
     ``times``: of its boundaries, from arrival to the end, so that each stage of its shape lies between two neighbours.
     ``log``: the times of its tokens; None of fewer than two.  ``alone``: no other request of its engine was there
     meanwhile, so ``interference`` need not be asked for.  ``gaps``: between its tokens, where somebody has needed
-    them already.  ``span``: what identifies its span, ``time_unix_nano``: when it was handed over.  ``rules``: what it
-    is judged by, ``verdict``: if it has been judged.
+    them already.  ``span``: what identifies its span.  ``offset``: what turns its times into epoch
+    nanoseconds.  ``rules``: what it is judged by, ``verdict``: if it has been judged.
     """
 
     shape: str
@@ -67,7 +67,7 @@ class UsualEnd(NamedTuple):
     interference: Interference | None
     gaps: UsualGaps | None
     span: Any
-    time_unix_nano: int
+    offset: int
     rules: Rules
     verdict: UsualVerdict | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain, compress, count, repeat
-from operator import and_, attrgetter, eq, gt, is_, is_not, mul, not_, or_
+from operator import add, and_, attrgetter, eq, gt, is_, is_not, itemgetter, mul, not_, or_
 from typing import Any, Final, NamedTuple
 
 from otel_lifecycle import semconv
@@ -32,6 +32,7 @@ from otel_lifecycle.semconv import Metric
 
 _DONE: Final = "completed"
 _FLAGS: Final = attrgetter("trace_flags")
+_LAST: Final = itemgetter(-1)
 _DETAIL: Final = attrgetter(*UsualDetail._fields)
 
 
@@ -68,8 +69,13 @@ class _Together:
 
     def moments(self) -> Moments:
         """Return when they ended, and in which traces."""
-        sampled = any(flags & 1 for flags in set(map(_FLAGS, self.fields.span)))
-        return Moments(lambda: list(map(Moment, self.fields.span, self.fields.time_unix_nano)), sampled=sampled)
+        fields = self.fields
+        sampled = any(flags & 1 for flags in set(map(_FLAGS, fields.span)))
+
+        def make() -> list[Moment]:
+            return list(map(Moment, fields.span, map(add, map(_LAST, fields.times), fields.offset)))
+
+        return Moments(make, sampled=sampled)
 
     def judge(self) -> tuple[UsualTimes, _Details | None]:
         """Return what follows from their times, and what tokens and neighbours add; None where they add nothing."""

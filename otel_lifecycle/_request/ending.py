@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns
 from typing import Any, Final
 
 from otel_lifecycle import semconv
@@ -221,7 +221,7 @@ class RequestEnding:
         times, usage = [*timeline.times.values()], self._conditions.usage or None
         labels, span = self._conditions.labels, self._writer.span.get_span_context()
         end = UsualEnd(
-            timeline.shape.name, times, log, labels, usage, alone, held, gaps, span, time_ns(), assessor.rules
+            timeline.shape.name, times, log, labels, usage, alone, held, gaps, span, state.offset, assessor.rules
         )
         self._reported = "completed"
         if unseen:

@@ -197,7 +197,10 @@ class Request(TokenPath):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._tracked.leave(error)
+        tracked = self._tracked
+        # What `leave` tries first, without its call.
+        if error is not None or not tracked.complete():
+            tracked.leave(error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -9,9 +9,10 @@ expected leaves the end to the whole request (``ending.py``).
 from __future__ import annotations
 
 import logging
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns
 from typing import Final
 
+from otel_lifecycle._assessor import RegisteredRequest
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.stalls import find_stalls_in
 from otel_lifecycle._core.tokens import Log
@@ -36,12 +37,14 @@ class PlainEnding(PlainRequest):
         plain = self.whole is None
         if not plain or not self._ends_plainly:
             return False
-        mine, closed = object(), False
+        # A new object that nobody else has.
+        mine: list[object] = []
+        here, closed = runtime(), False
         try:
             closed = self._close(mine)
             if closed:
                 # Outside of the call: it calls other people's processors, which may wait for another thread of ours.
-                self._finish()
+                self._finish(here.open_requests)
         except Exception as error:  # noqa: BLE001  # the guard decides
             guard.fault("request", error)
         finally:
@@ -52,7 +55,6 @@ class PlainEnding(PlainRequest):
                     self.ending.take_over(judged=self._judged, finished=self._finished)
         if not closed or not self._finished:
             return False
-        here = runtime()
         # The calls in between would cost more than the look.
         if here.dropped or self._times[-1] >= here.sweep_due:
             here.housekeep()
@@ -112,7 +114,7 @@ class PlainEnding(PlainRequest):
                 held,
                 gaps,
                 self.span.get_span_context(),
-                time_ns(),
+                self.offset,
                 assessor.rules,
             )
             if self._unseen:
@@ -120,7 +122,7 @@ class PlainEnding(PlainRequest):
             else:
                 self._told = assessor.judge_usual(end, _NOTHING_NOTED), held
 
-    def _finish(self) -> None:
+    def _finish(self, register: dict[int, RegisteredRequest]) -> None:
         """Hand its times over, end the span, and leave the register."""
         try:
             # Before: what a signal handler breaks off may have recorded metrics, which must not happen twice.
@@ -131,7 +133,6 @@ class PlainEnding(PlainRequest):
         finally:
             if not self._unseen:
                 self._end_span()
-        register = runtime().open_requests
         register.pop(self.ticket, None)
         # In this order: one that is interrupted here is finished when its handle is dropped.
         self._finished = True

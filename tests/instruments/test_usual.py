@@ -194,7 +194,7 @@ def test_requests_that_are_folded_together_leave_what_each_leaves(
         end = usual_end(timeline, labels, usage, alone, None)
         if judged and len(ends) % 2:
             end = end._replace(log=None, verdict=judge_usual(end, rules.threshold))
-        ends.append(end._replace(span=span, time_unix_nano=number, rules=rules))
+        ends.append(end._replace(span=span, offset=number - end.times[-1], rules=rules))
     fold_usual(ends, fast.sets)
     slow.flush()
     fast.flush()
