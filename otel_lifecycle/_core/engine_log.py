@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import compress
 from operator import attrgetter
 from threading import RLock
@@ -187,16 +188,20 @@ class EngineLog:
         ``apart``: its times are in part another clock's, proven to disagree with ours; none of them can be compared.
         """
         if at is None or apart:
-            self._change(self._settle, slot)
-            if apart:
-                # First, so that no other request uses an end that comes from another clock.
-                slot.doubt(by if slot.arrived is None else slot.arrived, by)
-            slot.end(at, by)
+            # One change: a slot that was never read, ended by a signal handler inside another change, is read first.
+            self._change(partial(self._end_in_doubt, at, by, apart), slot)
         else:
             # First, so that a thread that applies the move below sees the last stay closed.
             slot.stopped = at
             slot.moves.append((ENDED, at))
         self.enter(slot)
+
+    def _end_in_doubt(self, at: int | None, by: int, apart: bool, slot: EngineSlot) -> None:
+        self._settle(slot)
+        if apart:
+            # First, so that no other request uses an end that comes from another clock.
+            slot.doubt(by if slot.arrived is None else slot.arrived, by)
+        slot.end(at, by)
 
     def enter(self, slot: EngineSlot) -> None:
         """Add a request that has ended: one that was open here, or one that was read from its events."""
@@ -323,27 +328,34 @@ class EngineLog:
         """End a request that has completed its course; return whether it was alone, as :meth:`alone` does."""
         slot.stopped = at
         with self._lock:
-            latest = self._latest
-            if slot.seated or self._changing or at < latest:
+            if self._changing:
                 self._change(self._insert, slot)
                 return False
-            # As `_change` and `_insert` do it, of a request that nobody has looked at, without the calls in between.
             try:
+                # First: a signal handler leaves its changes to this call from here on.
                 self._changing = True
-                self._open.pop(slot, None)
-                self.moved.pop(slot, None)
-                self._ended.append(slot)
-                self._latest = at
-                slot.weight = weight = len(slot.times)
-                self._kept += weight
-                if self._kept > MAX_PIECES:
-                    self._drop()
+                latest = self._latest
+                if slot.seated or at < latest:
+                    self._insert(slot)
+                    alone = False
+                else:
+                    # As `_insert` does it, of a request that nobody has looked at, without the calls in between.
+                    self._open.pop(slot, None)
+                    self.moved.pop(slot, None)
+                    self._ended.append(slot)
+                    self._latest = at
+                    slot.weight = weight = len(slot.times)
+                    self._kept += weight
+                    if self._kept > MAX_PIECES:
+                        self._drop()
+                    # Nobody is open now, and all that have ended had by its arrival.  Before the changes that wait:
+                    # a request whose end interrupted this one was open beside it.
+                    alone = not self._open and latest <= slot.times[0] and not self.shared
             finally:
                 self._changing = False
             if self._changes:
                 self._change(_nothing, slot)
-            # Nobody is open now, and all that have ended had by its arrival.
-            return not self._open and latest <= slot.times[0] and not self.shared
+            return alone
 
     def _alone(self, slot: EngineSlot, since: int) -> bool:
         """Return whether no other request has been there since; False where that takes a longer look."""

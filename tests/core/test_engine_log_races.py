@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from threading import Thread
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -225,6 +226,54 @@ def test_neighbour_in_course_that_another_thread_reads(wait: tuple[int, int, int
     between = EngineLog()
     in_course(between, [0, 10, 60])
     assert [seen for seen in found if seen not in (before, look(between, report), found[-1])] == []
+
+
+def in_the_middle(number: int, code: frozenset[CodeType], call: Callable[[], object], work: Callable[[], None]) -> bool:
+    """Run ``work`` with the call at that bytecode of the given functions; return whether it has so many."""
+    places = count(1)
+
+    def reach() -> None:
+        if next(places) == number:
+            call()
+
+    at_every_bytecode(code, reach, work)
+    return next(places) > number
+
+
+ENDS: dict[str, Callable[[EngineLog, CourseSlot], object]] = {
+    "completed": lambda log, slot: (slot.times.append(85), log.leave(slot, 85)),
+    "looked": lambda log, slot: (look(log, waiter(41, 82, 84)), slot.times.append(85), log.leave(slot, 85)),
+    "unknown": lambda log, slot: log.end(slot, None, by=85),
+    "another clock": lambda log, slot: log.end(slot, 85, by=85, apart=True),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_end_of_a_neighbour_in_the_middle_of_an_end(end: Callable[[EngineLog, CourseSlot], object]) -> None:
+    """A signal handler ends a neighbour at any bytecode of an end: neither was alone, and both are noted."""
+
+    def ended_by_both(number: int) -> tuple[bool, EngineLog]:
+        log, mine = EngineLog(), [40, 50, 60, 70]
+        neighbour, slot = in_course(log, [0, 10, 20, 30]), in_course(log, mine)
+        alone: list[bool] = []
+
+        def leave() -> None:
+            mine.append(80)
+            alone.append(log.leave(slot, 80))
+
+        inside = in_the_middle(number, frozenset({EngineLog.leave.__code__}), lambda: end(log, neighbour), leave)
+        if not inside:
+            end(log, neighbour)
+        assert alone == [False]
+        assert (log.idle, log._ran, [kept.stopped for kept in log._ended]) == (True, {}, [80, 85])
+        return inside, log
+
+    number, wait = 1, waiter(41, 82, 100)
+    expected = look(ended_by_both(10_000)[1], wait)
+    while (found := ended_by_both(number))[0]:
+        assert look(found[1], wait) == expected
+        number += 1
+    assert number > 50
 
 
 def test_neighbour_that_is_done_and_not_yet_judged() -> None:
