@@ -170,9 +170,12 @@ class MarkedRequest(PlainEnding):
     def _late(self, event: str, count: Any, at_ns: Any) -> None:
         if event in TOKEN_EVENTS and is_nothing(count):
             return
-        self.ending.take_late(event, count, at_ns)
-        if self.ending.late:
-            self._stay_open()
+        try:
+            self.ending.take_late(event, count, at_ns)
+        finally:
+            # Also where a strict processor raises: the token is wasted all the same.
+            if self.ending.late:
+                self._stay_open()
 
     def whole_answer(self, count: Any, at_ns: Any = NOW) -> None:
         """Mark a result that came at once; nothing of a request that has ended."""

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from otel_lifecycle._request import plain_end
 from otel_lifecycle._request.opening import open_request
 from otel_lifecycle._runtime import runtime
+from otel_lifecycle.errors import EventAfterTerminal
 from tests.support.telemetry import Telemetry
 
 
@@ -203,3 +204,18 @@ def test_what_comes_after_the_end_of_a_pooling_request_is_counted(telemetry: Tel
         assert (wasted["attributes"]["inference.token.direction"], wasted["value"]) == ("wasted", 3)
     finally:
         gc.enable()
+
+
+def test_a_token_after_the_end_of_a_pooling_request_is_counted_where_it_raises(
+    make_telemetry: Callable[..., Telemetry],
+) -> None:
+    """A strict processor raises at the mark, and the token is wasted all the same."""
+    telemetry = make_telemetry(strict=True)
+    request: Any = telemetry.request(shape="pooling")
+    request.admit()
+    request.input_ready()
+    request.complete()
+    with pytest.raises(EventAfterTerminal):
+        request.token(3)
+    del request
+    assert telemetry.point("inference.tokens", inference__token__direction="wasted")["value"] == 3
