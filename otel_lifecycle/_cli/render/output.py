@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from otel_lifecycle._cli.render.plain import written
 from otel_lifecycle._cli.render.sections import Presentation
 from otel_lifecycle._table.errors import Unusable
 from otel_lifecycle._table.machine import to_json, write_csv
@@ -32,9 +33,17 @@ def show(found: Presentation, form: str | None, html: str | None = None) -> None
 
         click.echo(document(found))
     elif form is None:
-        from otel_lifecycle._cli.render.terminal import console, show_presentation
+        _show_text(found)
 
-        show_presentation(console(), found)
+
+def _show_text(found: Presentation) -> None:
+    text = written(found)
+    if text is not None:
+        sys.stdout.write(text)
+        return
+    from otel_lifecycle._cli.render.terminal import console, show_presentation
+
+    show_presentation(console(), found)
 
 
 def write_page(path: str, page: str) -> None:

@@ -15,21 +15,12 @@ from rich.text import Text
 
 from otel_lifecycle._analysis.diagnosis.diagnosis import Diagnosis
 from otel_lifecycle._cli.render.sections import Presentation, Table
+from otel_lifecycle._cli.render.widths import NARROWEST, PAIR, fitted, is_unbroken
 from otel_lifecycle._table.text import printable
 
 GRADE_STYLE: Final = {"strong": "bold red", "moderate": "yellow", "weak": "dim"}
 VERDICT_STYLE: Final = {"better": "bold green", "worse": "bold red", "no evidence": "dim", "FAILED": "bold red"}
-UNBROKEN: Final = frozenset({"request", "trace", "outcome", "stage", "class", "latency", "metric", "figure"})
-"""Columns whose words are not broken: half a trace id is of no use."""
-PAIR: Final = "p50 / p95"
-"""In the head of a column whose cells are two figures, and the number of samples in brackets."""
-GAP: Final = 2
-"""Blanks between two columns."""
-SHORT: Final = 16
-"""Cells up to this length are not broken, so that a figure stays beside its unit."""
 SHORT_ID: Final = 16
-NARROWEST: Final = 120
-"""Columns used for a pipe: its default of 80 would cut trace ids."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -69,9 +60,7 @@ def show_tables(out: Console, tables: Iterable[Table]) -> None:
 def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
     if narrow:
         table = _folded(table)
-    # Columns leave before words break: a broken id cannot be looked up.
-    while (excess := _last_wide(table)) and _least_width(table) > width:
-        table = table.without(frozenset({excess}))
+    table = fitted(table, width, cell_len)
     made = RichTable(
         title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
     )
@@ -80,33 +69,13 @@ def _rich(table: Table, *, narrow: bool, width: int) -> RichTable:
             column,
             justify="left" if index < table.left else "right",
             header_style="dim",
-            no_wrap=_is_unbroken(column),
+            no_wrap=is_unbroken(column),
             overflow="fold",
         )
     for row in table.rows:
         # Text and not a plain string, in which rich reads "[...]" as markup; cells hold foreign names.
         made.add_row(*(Text(cell, style=VERDICT_STYLE.get(cell, "")) for cell in row))
     return made
-
-
-def _is_unbroken(column: str) -> bool:
-    """Whether the cells of a column are not broken: half a pair of figures would read as a single figure."""
-    return column in UNBROKEN or PAIR in column
-
-
-def _last_wide(table: Table) -> str | None:
-    return next((column for column in reversed(table.columns) if column in table.wide), None)
-
-
-def _least_width(table: Table) -> int:
-    """Return the width below which words or figures would break."""
-    widths = []
-    for index, column in enumerate(table.columns):
-        cells = [column, *(row[index] for row in table.rows)]
-        whole = _is_unbroken(column)
-        parts = [cell.splitlines() if whole or len(cell) <= SHORT else cell.split() for cell in cells]
-        widths.append(max((cell_len(part) for found in parts for part in found), default=0))
-    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _folded(table: Table) -> Table:
