@@ -30,10 +30,14 @@ KEPT: Final = 512
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """The templates of one place; ``left`` may still be tried, ``met`` and ``missed`` count spans."""
+    """The templates of one place, and which came after which; ``left`` may still be tried.
+
+    ``met`` and ``missed`` count spans.
+    """
 
     place: Place
     templates: list[Template] = field(default_factory=list)
+    follows: dict[Template | None, Template] = field(default_factory=dict)
     left: int = TRIED
     met: int = 0
     missed: int = 0
@@ -139,14 +143,19 @@ class _List:
         text, known = self._text, self._known
         if text.startswith("]", at):
             return at
+        last: Template | None = None
         while True:
-            for template in known.templates:
+            # Spans follow each other in the same order, request by request.
+            expected = known.follows.get(last)
+            for template in known.templates if expected is None else (expected, *known.templates):
                 matched = template.match(text, at)
                 if matched is not None:
                     holes, end = matched
                     self._matched[template].append((len(self._found), holes, at, end))
                     self._found.append(template.counted)
                     known.met += 1
+                    known.follows[last] = template
+                    last = template
                     break
             else:
                 end = _END_OF(text, at)[1]

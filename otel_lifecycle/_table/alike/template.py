@@ -37,8 +37,8 @@ _TEXT: Final = r'([^"\\\x00-\x1f]+)'
 _INTEGER: Final = r"([0-9]{1,16})"
 # Loose, because a strict pattern of numbers takes half as long again: orjson parses them all in one go.
 _NUMBER: Final = r"([0-9][0-9.eE+-]*)"
-_ANY: Final = r'([^"\\\x00-\x1f]*)'
-_STRICT: Final = r"((?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+_ANY: Final = r'[^"\\\x00-\x1f]*'
+_STRICT: Final = r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 _FORM: Final = frozenset({semconv.OUTCOME, semconv.SHAPE, semconv.VIOLATIONS})
 """Attributes whose value decides what the row has beside it."""
@@ -70,7 +70,7 @@ class Template:
     """Reads the spans of one form, many at a time, column by column.
 
     ``pattern`` has a group for each hole and goes by the lengths of ``texts``, of which every second one is to be a
-    hole.  A span that is no request has nothing else but ``counted``, its kind in the
+    hole; without any, it is all there is.  A span that is no request has nothing else but ``counted``, its kind in the
     tally.  ``numbers`` are the holes with numbers: the times of the events in their order, the end and the start of
     the span, and the values, which ``limits`` bound.  ``preempts`` are the events that no other may follow at the same
     time, for that would change the order of the stages.  ``offsets`` are the numbers that are starts and ends of
@@ -79,7 +79,7 @@ class Template:
     """
 
     pattern: re.Pattern[str]
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
     counted: str | None = None
     numbers: tuple[int, ...] = ()
     limits: tuple[float, ...] = ()
@@ -98,6 +98,8 @@ class Template:
         if matched is None:
             return None
         found = matched.groups()
+        if not self.texts:
+            return found, matched.end()
         # The whole text at once: the pattern would compare it character by character.
         pieces = [*self.texts]
         pieces[1::2] = found
@@ -173,7 +175,8 @@ def _of_unwanted(text: str, tally: ReadingTally) -> Template | None:
         for group, pattern in (("text", _ANY), ("number", _STRICT))
         if field[group] is not None
     ]
-    return Template(**_form(text, holes), counted=kinds[0] if kinds else None)
+    # Short spans without the patterns of values, which would tell one from another.
+    return Template(pattern=_strict(text, holes), counted=kinds[0] if kinds else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +333,14 @@ class _Parts:
     def place(self, at: int) -> int:
         """Return the part that a number from the end stands for, once all constants are known."""
         return at if at >= 0 else self._first_constant + len(self.constants) - 1 - at
+
+
+def _strict(text: str, holes: Sequence[_Hole]) -> re.Pattern[str]:
+    pattern, at = "", 0
+    for hole in holes:
+        pattern += re.escape(text[at : hole.start]) + hole.pattern
+        at = hole.end
+    return re.compile(pattern + re.escape(text[at:]))
 
 
 def _form(text: str, holes: Sequence[_Hole]) -> dict[str, Any]:
