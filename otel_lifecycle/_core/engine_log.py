@@ -232,6 +232,8 @@ class EngineLog:
         self._keep(slot, 1 + slot.told())
 
     def _keep(self, slot: EngineSlot, weight: int) -> None:
+        # First, as in `leave`.
+        slot.weight = weight
         stopped = slot.stopped
         # Nearly every new end is the latest; only a request that is reported late needs sorting in.
         if stopped >= self._latest:
@@ -239,7 +241,6 @@ class EngineLog:
             self._latest = stopped
         else:
             insort(self._ended, slot, key=_stopped)
-        slot.weight = weight
         self._kept += weight
         if self._kept > MAX_PIECES:
             self._drop()
@@ -342,9 +343,10 @@ class EngineLog:
                     # As `_insert` does it, of a request that nobody has looked at, without the calls in between.
                     self._open.pop(slot, None)
                     self.moved.pop(slot, None)
+                    # Before it is kept: what a signal handler breaks off here must not fail where it is dropped.
+                    slot.weight = weight = len(slot.times)
                     self._ended.append(slot)
                     self._latest = at
-                    slot.weight = weight = len(slot.times)
                     self._kept += weight
                     if self._kept > MAX_PIECES:
                         self._drop()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from otel_lifecycle._core import engine_log
 from otel_lifecycle._core.course_slot import CourseSlot
 from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import MAX_SLOT_PIECES, EngineSlot
@@ -286,6 +287,36 @@ def test_end_of_a_neighbour_in_the_middle_of_an_end(end: Callable[[EngineLog, Co
         assert look(found[1], wait) == expected
         number += 1
     assert number > 50
+
+
+class BrokenOff(Exception):
+    """What a signal handler raises."""
+
+
+class BrokenOffList(list[EngineSlot]):
+    """A list after whose next append a signal handler raises."""
+
+    def append(self, slot: EngineSlot) -> None:
+        """Append it, and raise."""
+        super().append(slot)
+        raise BrokenOff
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["never looked at", "looked at"])
+def test_an_end_that_is_broken_off_costs_no_later_one(monkeypatch: pytest.MonkeyPatch, looked: bool) -> None:
+    """What it left among those that have ended is dropped like all others."""
+    monkeypatch.setattr(engine_log, "MAX_PIECES", 64)
+    log = EngineLog()
+    slot = in_course(log, [0, 10, 20, 30, 40])
+    if looked:
+        look(log, waiter(5, 15, 20))
+    log._ended = BrokenOffList()
+    with pytest.raises(BrokenOff):
+        log.leave(slot, 40)
+    log._ended = [*log._ended]
+    for at in range(100, 130):
+        log.leave(in_course(log, [at, at, at, at, at]), at)
+    assert (log.dropped > 0, log._ended[-1].stopped) == (True, 129)
 
 
 def test_neighbour_that_is_done_and_not_yet_judged() -> None:
