@@ -116,8 +116,7 @@ def _open(
 ) -> Request:
     here = runtime()
     opened, offset = here.clock_offset.read() if started is None else started
-    # The look that `housekeep` takes, without its call.
-    if here.dropped or opened >= here.sweep_due or here.forked:
+    if here.dropped or opened >= here.sweep_due or here.forked:  # the look that `housekeep` takes, without its call
         here.before_opening()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
     source = source_of(tracer_provider, here)
@@ -127,8 +126,7 @@ def _open(
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
         start = offset + (opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset))
-        claiming = with_claim(context, claim)
-        span = start_request_span(source, context, claiming, conditions, shape, link, start)
+        span = start_request_span(source, context, with_claim(context, claim), conditions, shape, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST

@@ -125,8 +125,7 @@ class PlainRequest(OneAtATime):
         # The names of an engine's own have meanings of their own.
         told = unseen or (assessor is not None and assessor.compat is None)
         self._ends_plainly = told and given.labels.role == "whole"
-        # When each event of the course came.
-        self._times: list[int] = []
+        self._times: list[int] = []  # of the events of its course
         # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.
         self._log: Log | None = None
         self._taken: Log | None = None

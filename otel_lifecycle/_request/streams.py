@@ -182,8 +182,7 @@ def sync_stream(start: Callable[[], StreamSource]) -> Generator[Any, Any, Any]:
     path, inner = source.path, source.context
     enter, here, leave = context_switch()
     iterator = iter(source.iterable)
-    # None: the next item, by the builtin, which costs half of what the method of that name does.
-    step: Callable[[], Any] | None = None
+    step: Callable[[], Any] | None = None  # the next item, by the builtin: half of what the method of that name costs
     try:
         while True:
             marks = 0 if path is not None else source.marks()

@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     plain: Callable[[Sequence[Any]], bytes]
 
 
-class Column:
+class HandedColumn:
     """A column being filled; None is a missing value.  ``known``: there is any other."""
 
     def __init__(self, kind: Kind) -> None:
@@ -70,7 +70,7 @@ class Column:
         return _closed([_int(1, 0), _int(2, len(body)), _int(3, len(body)), _structure(5, header)]) + body
 
 
-def file_of(columns: Mapping[str, Column], rows: int) -> bytes:
+def file_of(columns: Mapping[str, HandedColumn], rows: int) -> bytes:
     """Return a file of some columns, each with so many values."""
     parts, at = [MAGIC], len(MAGIC)
     schema = [[_binary(4, b"columns"), _int(5, len(columns))]]

@@ -116,8 +116,8 @@ class RequestTable:
             self.connection.execute("COMMIT")
             self._begun = False
 
-    def _empty(self) -> list[handed.Column]:
-        return [handed.Column(_KINDS.get(column.type, handed.TEXT)) for column in self._kept]
+    def _empty(self) -> list[handed.HandedColumn]:
+        return [handed.HandedColumn(_KINDS.get(column.type, handed.TEXT)) for column in self._kept]
 
     def _write(self) -> None:
         told = [(column, filled) for column, filled in zip(self._kept, self._filled, strict=True) if filled.known]

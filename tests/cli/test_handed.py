@@ -24,7 +24,7 @@ FLOATS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(2**53), 
 @given(rows=st.lists(st.tuples(TEXTS, WHOLE, FLOATS), min_size=1, max_size=600))
 def test_values_of_every_kind_come_back(tmp_path: Path, rows: list[tuple[Any, ...]]) -> None:
     """Missing values anywhere, texts that are all the same, that are long, and that are not ASCII."""
-    columns = [handed.Column(kind) for kind in (handed.TEXT, handed.LONG, handed.DOUBLE)]
+    columns = [handed.HandedColumn(kind) for kind in (handed.TEXT, handed.LONG, handed.DOUBLE)]
     for at in range(0, len(rows), handed.AT_ONCE):
         for column, values in zip(columns, zip(*rows[at : at + handed.AT_ONCE], strict=True), strict=True):
             if set(values) == {None}:
@@ -41,7 +41,7 @@ def test_values_of_every_kind_come_back(tmp_path: Path, rows: list[tuple[Any, ..
 
 def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
     """As elsewhere: a file has no place for it."""
-    column = handed.Column(handed.TEXT)
+    column = handed.HandedColumn(handed.TEXT)
     column.take(["\ud800", "b"])
     path = tmp_path / "columns.parquet"
     path.write_bytes(handed.file_of({"a": column}, 2))
