@@ -1,10 +1,10 @@
 """The interval log of one engine: which requests were in which state, and when.
 
 How it works.  Each request has an :class:`~otel_lifecycle._core.engine_slot.EngineSlot`.  A transition is appended
-there, and nothing is computed.  When a request ends, :meth:`EngineLog.interference` enters what the others have
-appended since, and compares it with every slot that overlaps it.  Of a request that was alone nothing is ever entered.
-Slots may be fed in any order and at any times: a request that another process reports a minute
-later has the same stays as one that was marked live.
+there, or to the times that a request shares with its slot, and nothing is computed.  When a request ends,
+:meth:`EngineLog.interference` enters what the others have appended since, and compares it with every slot that overlaps
+it.  Of a request that was alone nothing is ever entered.  Slots may be fed in any order and at any times: a request
+that another process reports a minute later has the same stays as one that was marked live.
 
 Threads.  Requests of many threads share a log.  Its lists are changed under an RLock, for a few operations each.  A
 signal handler may change them inside such a change: it leaves its own to the call that it interrupted
