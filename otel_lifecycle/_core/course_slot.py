@@ -13,6 +13,7 @@ from otel_lifecycle._core.engine_slot import NEVER, EngineSlot
 from otel_lifecycle._core.lifecycle import Shape
 
 _NO_MOVES: Final[list[Any]] = cast("list[Any]", ())
+_NO_TIMES: Final[list[int]] = cast("list[int]", ())
 
 
 class CourseSlot(EngineSlot):
@@ -62,3 +63,6 @@ class CourseSlot(EngineSlot):
             self.enter(course[number].state, times[number])
         super().settle()
         self.unread = self.moves
+        if self.moves is not _NO_MOVES:
+            # There are no more to come, and a log keeps many slots.
+            self.times = _NO_TIMES

@@ -120,13 +120,13 @@ def _open(
         here.before_opening()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
     source = source_of(tracer_provider, here)
-    # It travels in the context of this one span; the first processor that sees the span start takes the request.
-    claim = Claim()
+    claim = Claim()  # it travels in the context of this span: the first processor to see that start takes the request
     try:
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
         start = offset + (opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset))
-        span = start_request_span(source, context, with_claim(context, claim), conditions, shape, link, start)
+        claiming = with_claim(context, claim)
+        span = start_request_span(source, context, claiming, conditions, shape, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST

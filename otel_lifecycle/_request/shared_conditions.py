@@ -24,6 +24,10 @@ MAX_SETS: Final = 512
 """Sets of a server's conditions that are remembered; a model is a name that clients choose."""
 
 
+# One for all sets: hundreds are remembered.
+_NO_USAGE: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class SharedConditions:
     """What a set of conditions amounts to once it is read and cleaned; requests share it, and nothing changes it."""
@@ -31,7 +35,7 @@ class SharedConditions:
     # Read for every request, for which a NamedTuple takes three times as long.
     labels: RequestLabels
     attributes: Mapping[str, Any]
-    usage: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    usage: Mapping[str, int] = field(default_factory=lambda: _NO_USAGE)
     deadline: float | None = None
     engine: str = ""
 

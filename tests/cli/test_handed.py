@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from otel_lifecycle._table.store import STATED, RequestTable
 
 TEXTS = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["", "chat", "é" * 70, "x" * 127, "y" * 128, "\0"]))
 WHOLE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+names = count()
 FLOATS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(2**53), 2**53))
 
 
@@ -31,7 +33,8 @@ def test_values_of_every_kind_come_back(tmp_path: Path, rows: list[tuple[Any, ..
                 column.skip(len(values))
             else:
                 column.take(values)
-    path = tmp_path / "columns.parquet"
+    # A new name each time: DuckDB may remember what was in a file.
+    path = tmp_path / f"{next(names)}.parquet"
     path.write_bytes(handed.file_of(dict(zip("abc", columns, strict=True)), len(rows)))
     assert duckdb.execute(f"SELECT * FROM read_parquet('{path}')").fetchall() == rows
     assert [column.known for column in columns] == [
