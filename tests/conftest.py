@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from otel_lifecycle._guard import guard
-from otel_lifecycle._request.shared_conditions import remembered
 from otel_lifecycle._runtime import runtime
 from tests.support.threads import exporting, still_running
 
@@ -104,8 +103,6 @@ def _around_each_test(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, "127.0.0.1,localhost")
     # Empty logs of the engines: requests of other tests are not neighbours.
     runtime().engines = runtime().engines.fresh()
-    # Conditions that are remembered: there is room for so many, and a request that is not remembered costs more.
-    remembered.forget()
     # A test's server may change logging: a Celery worker sets the level of the root logger.
     root = logging.getLogger()
     level, handlers, disabled = root.level, list(root.handlers), logging.root.manager.disable

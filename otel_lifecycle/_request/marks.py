@@ -41,7 +41,7 @@ class MarkedRequest(PlainEnding):
                     # Only now: until here, a call that interrupts this one may end the request.
                     if self.whole is not None:
                         applied = self._advance(event)
-                    elif event != self._events[len(self._times)]:
+                    elif event != self._kind.events[len(self._times)]:
                         applied = False
                     else:
                         applied = self._step_to_tokens() if event == "first_token" else self._step(event)

@@ -15,11 +15,11 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, TracerProvider
 
 from otel_lifecycle import _propagation
-from otel_lifecycle._core.lifecycle import SHAPES, Shape, get_shape
+from otel_lifecycle._core.lifecycle import SHAPES, get_shape
 from otel_lifecycle._core.text import is_a
 from otel_lifecycle._keywords import refuse_unknown, with_keywords
 from otel_lifecycle._log import say
-from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, arrival_of, past_reading
+from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, arrival_of, past_reading
 from otel_lifecycle._request.conditions import (
     CONDITION_DEFAULTS,
     ConditionKeywords,
@@ -28,13 +28,13 @@ from otel_lifecycle._request.conditions import (
 )
 from otel_lifecycle._request.handle import Request, current_handle, tracked_of
 from otel_lifecycle._request.handle_reference import refer_to
+from otel_lifecycle._request.kinds import RequestKind
 from otel_lifecycle._request.no_request import NO_REQUEST
-from otel_lifecycle._request.shared_conditions import GivenConditions, read_conditions, remembered
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.stages import CurrentStage
-from otel_lifecycle._request.tracers import source_of
+from otel_lifecycle._request.tracers import TracerSource, source_of
 from otel_lifecycle._request.tracked import TrackedRequest
-from otel_lifecycle._runtime import Claim, runtime, with_claim
+from otel_lifecycle._runtime import Claim, Runtime, runtime, with_claim
 from otel_lifecycle.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -66,20 +66,22 @@ def request(
     Raises ConfigurationError for a shape or role that does not exist, TypeError for a keyword that does not.  An
     impossible condition is an ``invalid_value`` violation.
     """
+    here = runtime()
+    started = here.clock_offset.read()
     # As `get_shape` does it, without the call.
     the_shape = SHAPES.get(shape) if type(shape) is str else None
     if the_shape is None:
         the_shape = get_shape(shape)
-    known: GivenConditions | None = remembered.find(the_shape.operation, conditions)
-    wrong = _NOTHING_WRONG
-    if known is None:
+    source = source_of(tracer_provider, here)
+    kind, wrong = source.kinds.find(the_shape, conditions), _NOTHING_WRONG
+    if kind is None:
         refuse_unknown("request", conditions, CONDITION_DEFAULTS)
         check_role(conditions.get("role", "whole"))
-        known, wrong = read_conditions(the_shape.operation, given(conditions))
+        kind, wrong = source.read_kind(the_shape, given(conditions))
     if not wrong:
-        return _open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False)
+        return _open(here, source, kind, started, arrived_at_ns, previous, parent, False)
     # Not by a local name: a fault's traceback keeps this frame, and so would the frame keep the handle.
-    return _with_faults(_open(the_shape, known, arrived_at_ns, previous, tracer_provider, parent, None, False), wrong)
+    return _with_faults(_open(here, source, kind, started, arrived_at_ns, previous, parent, False), wrong)
 
 
 def open_request(
@@ -97,36 +99,35 @@ def open_request(
 
     ``unmarked``: the one that opens it marks no boundaries; the first output passes those that nobody marked.
     """
-    the_shape = get_shape(shape)
-    conditions, wrong = read_conditions(the_shape.operation, values)
-    return _with_faults(
-        _open(the_shape, conditions, arrived_at_ns, previous, tracer_provider, parent, started, unmarked), wrong
-    )
+    here = runtime()
+    if started is None:
+        started = anchor()
+    source = source_of(tracer_provider, here)
+    kind, wrong = source.read_kind(get_shape(shape), values)
+    return _with_faults(_open(here, source, kind, started, arrived_at_ns, previous, parent, unmarked), wrong)
 
 
 def _open(
-    shape: Shape,
-    conditions: GivenConditions,
+    here: Runtime,
+    source: TracerSource,
+    kind: RequestKind,
+    started: tuple[int, int],
     arrived_at_ns: AtNs,
     previous: object,
-    tracer_provider: TracerProvider | None,
     parent: Parent,
-    started: Anchor | None,
     unmarked: bool,
 ) -> Request:
-    here = runtime()
-    opened, offset = here.clock_offset.read() if started is None else started
+    opened, offset = started
     if here.dropped or opened >= here.sweep_due or here.forked:  # the look that `housekeep` takes, without its call
         here.before_opening()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    source = source_of(tracer_provider, here)
     claim = Claim()  # it travels in the context of this span: the first processor to see that start takes the request
     try:
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
         start = offset + (opened if arrived_at_ns is NOW else arrival_of(arrived_at_ns, opened, offset))
         claiming = with_claim(context, claim)
-        span = start_request_span(source, context, claiming, conditions, shape, link, start)
+        span = start_request_span(source, context, claiming, kind, link, start)
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
@@ -138,9 +139,7 @@ def _open(
         assessor, unseen = source.assessor(here), True
         if assessor is None:
             return NO_REQUEST
-    tracked = TrackedRequest(
-        shape, opened, offset, conditions, source, context, span, assessor, unseen=unseen, unmarked=unmarked
-    )
+    tracked = TrackedRequest(kind, opened, offset, source, context, span, assessor, unseen=unseen, unmarked=unmarked)
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), arrived_at_ns, here)
     return handle

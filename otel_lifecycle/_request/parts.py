@@ -22,7 +22,6 @@ from otel_lifecycle._core.values import MAX_CHOICES, check_choice
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
 from otel_lifecycle._request.conditions import given
-from otel_lifecycle._request.shared_conditions import read_conditions
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.tracked import TrackedRequest
 from otel_lifecycle._runtime import Claim, Runtime, with_claim
@@ -86,18 +85,17 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
     number = _choice_of(whole, choice)
     shape = whole.state.timeline.shape
     opened, offset = anchor()
-    conditions, wrong = read_conditions(shape.operation, {**_inherited(whole), **given(more), "role": "part"})
+    source = whole.source
+    kind, wrong = source.read_kind(shape, {**_inherited(whole), **given(more), "role": "part"})
     context = set_span_in_context(whole.span, whole.parent)
-    start, source = offset + arrival_of(arrived_at_ns, opened, offset), whole.source
+    start = offset + arrival_of(arrived_at_ns, opened, offset)
     span: Span = INVALID_SPAN
     try:
         claiming = with_claim(context, Claim())
-        span = start_request_span(source, context, claiming, conditions, shape, None, start, choice=number)
+        span = start_request_span(source, context, claiming, kind, None, start, choice=number)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)
-    part = TrackedPart(
-        shape, opened, offset, conditions, source, context, span, whole.assessor, unseen=False, unmarked=False
-    )
+    part = TrackedPart(kind, opened, offset, source, context, span, whole.assessor, unseen=False, unmarked=False)
     part.belong(whole, number)
     whole.state.parts.append(part)
     for invalid in wrong:

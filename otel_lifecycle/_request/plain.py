@@ -37,8 +37,8 @@ from otel_lifecycle._request.engine_seat import EngineSeat
 from otel_lifecycle._request.facts import RequestFacts
 from otel_lifecycle._request.folding import FOLD_ABOVE
 from otel_lifecycle._request.handle_reference import HandleReference
+from otel_lifecycle._request.kinds import RequestKind, own_conditions
 from otel_lifecycle._request.one_at_a_time import OneAtATime, new_lock
-from otel_lifecycle._request.shared_conditions import GivenConditions, own_conditions
 from otel_lifecycle._request.span_events import UNSEEN, SpanEvents
 from otel_lifecycle._request.span_writer import SpanWriter
 from otel_lifecycle._request.state import RequestState
@@ -71,15 +71,13 @@ class PlainRequest(OneAtATime):
         "_ends_plainly",
         "_entered",
         "_engine",
-        "_events",
         "_exhausted",
         "_facts",
         "_finished",
         "_finishing",
-        "_given",
         "_judged",
+        "_kind",
         "_log",
-        "_shape",
         "_slot",
         "_taken",
         "_times",
@@ -99,15 +97,15 @@ class PlainRequest(OneAtATime):
 
     reference: HandleReference
     ticket: int
+    _times: list[int]  # of the events of its course
     _engine: EngineLog | None
     _slot: CourseSlot | None
 
     def __init__(
         self,
-        shape: Shape,
+        kind: RequestKind,
         opened: int,
         offset: int,
-        given: GivenConditions,
         source: TracerSource,
         parent: Context,
         span: Span,
@@ -117,15 +115,14 @@ class PlainRequest(OneAtATime):
         unmarked: bool,
     ) -> None:
         self._lock, self._busy, self._deferred = new_lock(), False, None
-        self._shape, self._events = shape, shape.events
+        self._kind = kind
         self.opened, self.offset = opened, offset
         self.source, self.parent, self.span = source, parent, span
-        self._given, self._assessor = given, assessor
+        self._assessor = assessor
         self._unseen, self._unmarked = unseen, unmarked
         # The names of an engine's own have meanings of their own.
         told = unseen or (assessor is not None and assessor.compat is None)
-        self._ends_plainly = told and given.labels.role == "whole"
-        self._times: list[int] = []  # of the events of its course
+        self._ends_plainly = told and kind.whole
         # The times of its tokens, from the first one on.  Its end takes them off; what comes later is left there.
         self._log: Log | None = None
         self._taken: Log | None = None
@@ -147,11 +144,13 @@ class PlainRequest(OneAtATime):
         """Let the request arrive, and register it in the runtime."""
         self.reference = reference
         self.ticket = next(here.tickets)
-        if arrived_at_ns is NOW and self._given.labels.unit is None:
-            self._times.append(self.opened)
+        in_tokens = self._kind.in_tokens
+        if arrived_at_ns is NOW and in_tokens:
+            self._times = [self.opened]
         else:
+            self._times = []
             state = self.state
-            if self._given.labels.unit is not None:
+            if not in_tokens:
                 state.checker.count_amounts()
             state.arrive(arrived_at_ns)
         self._enter_engine(here)
@@ -159,19 +158,19 @@ class PlainRequest(OneAtATime):
         here.open_requests[self.ticket] = self  # type: ignore[assignment]  # a TrackedRequest, which has the rest
 
     def _enter_engine(self, here: Runtime) -> None:
-        assessor, given = self._assessor, self._given
+        assessor, kind = self._assessor, self._kind
         if assessor is not None and not assessor.interference:
             return
-        engine = here.engines.log(given.engine)
+        engine = here.engines.log(kind.engine)
         if engine is None:
             return
-        who = self.span.get_span_context(), given.attributes.get(semconv.REQUEST_ID)
+        who = self.span.get_span_context(), kind.request_id
         if self.whole is None:
             self._engine = engine
-            self._slot = engine.open_in_course(who, self._shape, self._times)
+            self._slot = engine.open_in_course(who, kind.shape, self._times)
         else:
             state = self.state
-            seat = EngineSeat(given.engine, engine, engine.open(who, self._shape.name, state.arrived))
+            seat = EngineSeat(kind.engine, engine, engine.open(who, kind.shape.name, state.arrived))
             state.feed = self.ending.seat = seat
 
     # The whole request.
@@ -219,11 +218,12 @@ class PlainRequest(OneAtATime):
             self.whole = self.whole or built  # type: ignore[redundant-expr]  # see the module
 
     def _built(self) -> WholeRequest:
-        given, assessor = self._given, self._assessor
+        kind, assessor = self._kind, self._assessor
+        given = kind.conditions
         conditions = given if type(given) is RequestConditions else own_conditions(given)
         writer = self.writer
         events = UNSEEN if self._unseen else SpanEvents()
-        state = RequestState(self._shape, self.opened, self.offset, events, self._unmarked)
+        state = RequestState(kind.shape, self.opened, self.offset, events, self._unmarked)
         state.path = self.reference
         if assessor is not None:
             state.checker.strict = assessor.strict
@@ -242,7 +242,7 @@ class PlainRequest(OneAtATime):
             ending.retrace(times[-1], () if log is None else (log,), judged=self._judged or done, finished=done)
         elif times:
             # The log may be there a line before the first token is.
-            state.retrace(times, log if self._shape.course[len(times) - 1].state == DECODE else None)
+            state.retrace(times, log if self._kind.shape.course[len(times) - 1].state == DECODE else None)
 
     def _leave_late(self) -> None:
         """Take the tokens off that came before the end, once: another thread may have appended more."""
@@ -253,19 +253,19 @@ class PlainRequest(OneAtATime):
     def _take_seat(self, state: RequestState, ending: RequestEnding) -> None:
         if self._slot is not None and self._engine is not None:
             self._slot.leave_course()
-            state.feed = ending.seat = EngineSeat(self._given.engine, self._engine, self._slot)
+            state.feed = ending.seat = EngineSeat(self._kind.engine, self._engine, self._slot)
 
     # What is known of it.
 
     @property
     def shape(self) -> Shape:
         """The lifecycle it goes through."""
-        return self._shape if self.whole is None else self.state.timeline.shape
+        return self._kind.shape if self.whole is None else self.state.timeline.shape
 
     @property
     def labels(self) -> RequestLabels:
         """What its metrics are labelled with."""
-        return self._given.labels if self.whole is None else self.conditions.labels
+        return self._kind.conditions.labels if self.whole is None else self.conditions.labels
 
     @property
     def assessor(self) -> Assessor | None:
@@ -276,7 +276,7 @@ class PlainRequest(OneAtATime):
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
         # As `_closed` says it, for every block that is entered.
-        return len(self._times) == len(self._events) - 1 if self.whole is None else self.state.status is not None
+        return len(self._times) == len(self._kind.events) - 1 if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
@@ -290,7 +290,7 @@ class PlainRequest(OneAtATime):
         if self.whole is None:
             # Once: another thread may append meanwhile.
             passed = len(self._times)
-            stage = semconv.WIRE_STAGE.get(self._shape.course[passed - 1].state)
+            stage = semconv.WIRE_STAGE.get(self._kind.shape.course[passed - 1].state)
             if stage is None:
                 return None
             unmarked = self._unmarked and passed == 1
@@ -301,11 +301,11 @@ class PlainRequest(OneAtATime):
 
     def _is_in(self, *states: str) -> bool:
         """Whether it is plain and in one of some states."""
-        return self.whole is None and self._shape.course[len(self._times) - 1].state in states
+        return self.whole is None and self._kind.shape.course[len(self._times) - 1].state in states
 
     def _closed(self) -> bool:
         """Whether it has completed in its course; the last of that never comes."""
-        return len(self._times) == len(self._events) - 1
+        return len(self._times) == len(self._kind.events) - 1
 
     def _rests(self) -> bool:
         """Whether a sweep has nothing to do: it is plain, its log is short, and nothing came after its end."""

@@ -69,7 +69,7 @@ class PlainEnding(PlainRequest):
                 self._busy = True
                 # Only now: until here, a call that interrupts this one may end the request.
                 plain = self.whole is None
-                if not plain or self._events[len(self._times)] != "complete":
+                if not plain or self._kind.events[len(self._times)] != "complete":
                     return False
                 log = self._log
                 if log is not None:
@@ -93,7 +93,7 @@ class PlainEnding(PlainRequest):
                     self._run_deferred()
 
     def _hand_over(self) -> None:
-        given, engine, slot, tokens = self._given, self._engine, self._slot, self._taken
+        kind, engine, slot, tokens = self._kind, self._engine, self._slot, self._taken
         log = tokens if tokens is not None and len(tokens) > 1 else None
         alone, held, gaps = False, None, None
         if engine is not None and slot is not None:
@@ -104,8 +104,9 @@ class PlainEnding(PlainRequest):
             held = self._held(log, gaps)
         assessor = self._assessor
         if assessor is not None:
+            given = kind.conditions
             end = UsualEnd(
-                self._shape.name,
+                kind.shape.name,
                 self._times,
                 log,
                 given.labels,
@@ -149,7 +150,7 @@ class PlainEnding(PlainRequest):
             if self._told is not None and assessor is not None:
                 attributes, held = self._told
                 tokens = self._taken if assessor.token_times else None
-                self.writer.write_plain(self._shape, times, attributes, held, tokens)
+                self.writer.write_plain(self._kind.shape, times, attributes, held, tokens)
         except Exception as error:  # noqa: BLE001  # the server's request must not fail for our sake
             say("finish", "a request could not be assessed", level=logging.ERROR, error=error)
         finally:
@@ -162,10 +163,10 @@ class PlainEnding(PlainRequest):
     def _held(self, log: Log | None, gaps: UsualGaps) -> Interference | None:
         if self._engine is None or self._slot is None:
             return None
-        times = {step.key: time for step, time in zip(self._shape.course, self._times, strict=False)}
+        times = {step.key: time for step, time in zip(self._kind.shape.course, self._times, strict=False)}
         stalls = None if log is None else find_stalls_in(log, gaps.gaps)
         try:
-            report = usual_report(self._shape.name, times)
+            report = usual_report(self._kind.shape.name, times)
             return self._engine.interference(self._slot, report, stalls, full=not self._unseen)
         except Exception as error:  # noqa: BLE001  # a fault of the log must not cost the request its metrics
             guard.fault("interference", error)

@@ -37,7 +37,7 @@ from otel_lifecycle._core.tokens import Log
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._log import say
 from otel_lifecycle._propagation import links_to_culprits
-from otel_lifecycle._request.shared_conditions import GivenConditions
+from otel_lifecycle._request.kinds import RequestKind
 from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
@@ -65,8 +65,7 @@ def start_request_span(
     source: TracerSource,
     parent: Context,
     claiming: Context,
-    conditions: GivenConditions,
-    shape: Shape,
+    kind: RequestKind,
     link: Link | None,
     start_ns: int,
     choice: int | None = None,
@@ -75,20 +74,14 @@ def start_request_span(
 
     ``choice``: which answer of a request the span is of.
     """
-    # A copy: a sampler may change what it is given.
-    attributes = {**conditions.attributes}
-    if choice is not None:
-        attributes[semconv.CHOICE] = choice
-    elif shape.name != "default":
-        attributes[semconv.SHAPE] = shape.name
-    labels = conditions.labels
     # Integers for every time: the SDK takes a float, and the exporter then loses the whole batch.
     return source.tracer.start_span(
-        source.span_name(labels.operation, labels.model),
+        kind.span_name,
         claiming,
         # An empty context, as in a server that is instrumented by nothing else, has no span.
         span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
-        attributes,
+        # A copy: a sampler may change what it is given.  An answer has the shape of its request.
+        {**kind.attributes} if choice is None else {**kind.conditions.attributes, semconv.CHOICE: choice},
         () if link is None else (link,),
         start_ns,
     )

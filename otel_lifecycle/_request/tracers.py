@@ -7,7 +7,7 @@ bounded sets; beyond a bound a name is ``_OTHER``.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -15,9 +15,12 @@ from opentelemetry.trace import SpanKind, Tracer, TracerProvider
 
 from otel_lifecycle import semconv
 from otel_lifecycle._assessor import Assessor
+from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.text import MAX_LENGTH, Bounded
+from otel_lifecycle._request.kinds import Kinds, RequestKind
 from otel_lifecycle._runtime import Runtime, runtime
 from otel_lifecycle._version import __version__
+from otel_lifecycle.errors import InvalidValue
 
 if TYPE_CHECKING:
     from otel_lifecycle._sdk_child_spans import ChildSpans
@@ -31,7 +34,8 @@ MAX_PHASES: Final = 64
 class TracerSource:
     """A tracer and the bounded sets that keep its span names few.
 
-    The provider is held weakly: a cache must not keep a test's provider alive.
+    ``kinds``: of its requests, as they were read before.  The provider is held weakly: a cache must not keep a test's
+    provider alive.
     """
 
     __slots__ = (
@@ -42,6 +46,7 @@ class TracerSource:
         "_names",
         "_operations",
         "_phases",
+        "kinds",
         "provider",
         "tracer",
     )
@@ -56,6 +61,7 @@ class TracerSource:
         # The processor of its requests, and for which registry of the runtime that holds.
         self._belongs: tuple[object, Callable[[], Assessor | None]] = (None, _nobody)
         self._names: dict[tuple[str, str | None], str] = {}
+        self.kinds = Kinds()
 
     def seen_with(self, assessor: Assessor) -> None:
         """Note that spans of this provider reach that processor."""
@@ -85,6 +91,10 @@ class TracerSource:
 
             self._children = ChildSpans(self.tracer)
         return self._children
+
+    def read_kind(self, shape: Shape, values: Mapping[str, object]) -> tuple[RequestKind, list[InvalidValue]]:
+        """Read the conditions that a request is given at arrival; return its kind, and what is wrong with them."""
+        return self.kinds.read(shape, values, self.span_name)
 
     def span_name(self, operation: str, model: str | None) -> str:
         """Return ``{operation} {model}``; a model or operation beyond the bound is ``_OTHER`` there."""

@@ -21,8 +21,8 @@ from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.conditions import USAGE, RequestConditions, read_condition
 from otel_lifecycle._request.facts import RequestFacts, read_durations
 from otel_lifecycle._request.folding import fold_logs
+from otel_lifecycle._request.kinds import RequestKind, own_conditions
 from otel_lifecycle._request.marks import MarkedRequest
-from otel_lifecycle._request.shared_conditions import own_conditions
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue
 
@@ -110,14 +110,17 @@ class TrackedRequest(MarkedRequest):
 
     def _count(self, values: Mapping[str, object]) -> bool:
         """Set token counts of a plain request, which only its end tells; False where the whole request has to."""
-        given = self._given
+        kind = self._kind
+        given = kind.conditions
         try:
             read = {name: read_condition(name, value)[1] for name, value in values.items()}
         except InvalidValue:
             return False
         if self._closed():
             return False
-        self._given = given = given if type(given) is RequestConditions else own_conditions(given)
+        if type(given) is not RequestConditions:
+            given = own_conditions(given)
+            self._kind = RequestKind(kind.shape, given, kind.span_name)
         given.usage.update(read)
         # A read that interrupted this has made it whole, with the conditions of before.
         return self.whole is None

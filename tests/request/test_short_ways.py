@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_lifecycle._core.engines import EngineLogs
+from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions
-from otel_lifecycle._request.shared_conditions import own_conditions, read_conditions, remembered
+from otel_lifecycle._request.kinds import Kinds, own_conditions
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._runtime import runtime
-from otel_lifecycle.errors import LifecycleError
+from otel_lifecycle.errors import InvalidValue, LifecycleError
 from tests.request.manual_clock import Clock, opened_at
 from tests.support.telemetry import Telemetry
 
@@ -172,19 +174,46 @@ VALUES = st.one_of(
 @given(values=st.dictionaries(st.sampled_from([*CONDITIONS, "unknown"]), VALUES, max_size=6), operation=VALUES)
 def test_conditions_that_are_known_are_what_is_read(values: dict[str, object], operation: object) -> None:
     """Whatever was read before, and in which order: labels, attributes, counts and faults are those of a first look."""
-    operation = operation if isinstance(operation, str) else "chat"
+    kinds, shape = Kinds(), replace(get_shape("default"), operation=operation if isinstance(operation, str) else "chat")
     told = []
     for _ in range(3):
-        known, wrong = read_conditions(operation, values)
+        kind, wrong = kinds.read(shape, values, lambda operation, model: f"{operation} {model}")
+        known = kind.conditions
         found = known if isinstance(known, RequestConditions) else own_conditions(known)
-        told.append((found.labels, found.attributes, found.usage, found.deadline, [str(error) for error in wrong]))
+        told.append(
+            (
+                kind.span_name,
+                found.labels,
+                found.attributes,
+                found.usage,
+                found.deadline,
+                [str(error) for error in wrong],
+            )
+        )
         # What one request changes of its own is not what the next one finds.
         found.attributes["changed"] = found.usage["changed"] = 1
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(remembered), "find", lambda *_: None)
-        first, wrong = read_conditions(operation, values)
-    expected = (first.labels, first.attributes, first.usage, first.deadline, [str(error) for error in wrong])
+    kind, wrong = Kinds().read(shape, values, lambda operation, model: f"{operation} {model}")
+    first = kind.conditions
+    expected = (
+        kind.span_name,
+        first.labels,
+        first.attributes,
+        first.usage,
+        first.deadline,
+        [str(error) for error in wrong],
+    )
     assert [tuple(without(part) for part in one) for one in told] == [expected] * 3
+
+
+def read_of(conditions: Any, wrong: list[InvalidValue]) -> tuple[Any, ...]:
+    """Return what conditions say, and what was wrong with them."""
+    return (
+        conditions.labels,
+        conditions.attributes,
+        conditions.usage,
+        conditions.deadline,
+        [str(each) for each in wrong],
+    )
 
 
 def without(part: Any) -> Any:
