@@ -5,6 +5,7 @@ The request API and the processor never import each other: each knows the other 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from opentelemetry.context import Context
@@ -17,7 +18,10 @@ from otel_lifecycle._core.verdict import Finished, Verdict
 
 
 class Assessor(Protocol):
-    """What a request needs of the processor it belongs to."""
+    """What a request needs of the processor it belongs to.
+
+    ``take_usual``: takes a usual request that no span shows, to be judged later, and how many gaps it holds.
+    """
 
     strict: bool
     token_times: bool
@@ -26,12 +30,10 @@ class Assessor(Protocol):
     interference: bool
     survives_fork: bool
     rules: Rules
+    take_usual: Callable[[UsualEnd, int], None]
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics; ``context`` is that of its span."""
-
-    def take_usual(self, end: UsualEnd) -> None:
-        """Take a usual request that no span shows, to be judged later."""
 
     def judge_usual(self, end: UsualEnd, notes: UsualNotes) -> dict[str, AttributeValue]:
         """Judge a usual request and record its metrics; return the attributes of its span."""

@@ -100,6 +100,7 @@ class LifecycleSpanProcessor(HandingOn):
         self._warned: set[str] = set()
         self._instruments = instruments_of(metrics.get_meter_provider() if meter_provider is None else meter_provider)
         self._instruments.attach(self, tenants=tenant_metrics)
+        self.take_usual = self._instruments.take_usual
         runtime().add_processor(self)
 
     @property
@@ -167,18 +168,11 @@ class LifecycleSpanProcessor(HandingOn):
         self._guard("record", self._instruments.finished, finished, verdict, context, convention=self.gen_ai_metrics)
         return verdict
 
-    def take_usual(self, end: UsualEnd) -> None:
-        """Take a usual request that no span shows: it is judged when metrics are collected."""
-        try:
-            self._instruments.usual(end)
-        except Exception as error:  # noqa: BLE001  # as in `_guard`, whose call would be a tenth of this one
-            say("processor.record", "record failed", level=logging.ERROR, error=error)
-
     def judge_usual(self, end: UsualEnd, notes: UsualNotes) -> dict[str, AttributeValue]:
         """Judge a usual request and record its metrics; return the attributes of its span."""
         rules = self.rules
         verdict = judge_usual(end, rules.threshold)
-        self._guard("record", self._instruments.usual, end, verdict)
+        self._guard("record", self._instruments.judged, end, verdict)
         met = None if rules.slo is None else met_objectives(rules.slo, verdict)
         return usual_attributes(end, verdict, notes, met, usage=self.gen_ai_usage)
 

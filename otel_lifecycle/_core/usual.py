@@ -8,7 +8,8 @@ the same request, for a tenth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import sub
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -75,6 +76,10 @@ class UsualEnd(NamedTuple):
     def tokens(self) -> int | None:
         """How many it put out; None in a shape that has none."""
         return len(self.log) if self.log is not None else 1 if SHAPES[self.shape].streams else None
+
+
+usual_end: Final[Callable[[tuple[Any, ...]], UsualEnd]] = partial(tuple.__new__, UsualEnd)
+"""Makes a :class:`UsualEnd` of all its fields in order, in a fifth of the time of its class."""
 
 
 class UsualVerdict(NamedTuple):

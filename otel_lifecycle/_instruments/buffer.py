@@ -15,14 +15,12 @@ lock sees everything that was handed over before it began.  A value is never dro
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import repeat
+from contextlib import suppress
+from itertools import repeat, starmap
 from typing import Any, Final, Generic, NamedTuple, TypeVar
-
-from otel_lifecycle._log import say
 
 _Value = TypeVar("_Value")
 
@@ -58,15 +56,14 @@ class _Weighed(NamedTuple):
 class FoldBuffer(Generic[_Value]):
     """Finished values on their way into the instruments.
 
-    ``fold`` is given the values one after another, then ``flush`` is called; ``cheap`` tells whether a serving thread
-    may do that.
+    ``fold`` is given a list of values, and takes off it what it has begun; what an exception leaves there is folded the
+    next time.  ``cheap`` tells whether a serving thread may do that.
     """
 
-    __slots__ = ("_cheap", "_flush", "_fold", "_gaps", "_helper", "_lock", "_values")
+    __slots__ = ("_cheap", "_fold", "_gaps", "_helper", "_lock", "_values")
 
-    def __init__(self, fold: Callable[[_Value], None], flush: Callable[[], None], cheap: Callable[[], bool]) -> None:
+    def __init__(self, fold: Callable[[list[_Value]], None], cheap: Callable[[], bool]) -> None:
         self._fold = fold
-        self._flush = flush
         self._cheap = cheap
         # `append` and `popleft` are atomic, so that handing a value over takes no lock.
         self._values: deque[Any] = deque()
@@ -95,7 +92,6 @@ class FoldBuffer(Generic[_Value]):
         with self._lock:
             # Only those that are there now: values that keep coming must not hold a collection for ever.
             self._take(len(self._values))
-            self._flush()
 
     def forget(self) -> None:
         """Drop what a forked child inherited, its parent's values and a lock that a thread there may hold."""
@@ -105,21 +101,27 @@ class FoldBuffer(Generic[_Value]):
         self._helper = None
 
     def _take(self, most: int) -> None:
-        values, fold = self._values, self._fold
-        for _ in repeat(None, most):
-            try:
-                value = values.popleft()
-            except IndexError:  # A signal handler that interrupted this thread took it.
-                break
-            if type(value) is _Weighed:
-                value, gaps = value
-                self._gaps -= gaps
-            try:
-                fold(value)
-            except Exception as error:  # noqa: BLE001  # one bad value must not cost the others
-                say("fold", "the metrics of a request could not be recorded", level=logging.ERROR, error=error)
+        values: deque[Any] = self._values
+        taken: list[Any] = []
+        try:
+            # A signal handler that interrupted this thread may have taken some.
+            with suppress(IndexError):
+                # At C speed.  The list keeps what was taken before an exception.
+                taken.extend(starmap(values.popleft, repeat((), most)))
+            if _Weighed in map(type, taken):
+                self._unweigh(taken)
+            self._fold(taken)
+        finally:
+            # An exception out of a signal handler costs what it broke off, and none of those that come after it.
+            values.extendleft(reversed(taken))
         if not values:
             self._gaps = 0
+
+    def _unweigh(self, taken: list[Any]) -> None:
+        for number, value in enumerate(taken):
+            if type(value) is _Weighed:
+                taken[number] = value.value
+                self._gaps -= value.gaps
 
     def _make_room(self) -> None:
         if self._cheap():
@@ -153,5 +155,4 @@ class FoldBuffer(Generic[_Value]):
         while self._values and folded != most:
             with self._lock:
                 self._take(1)
-                self._flush()
             folded += 1

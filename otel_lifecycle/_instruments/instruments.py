@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import groupby, repeat, starmap
+from itertools import groupby
 from threading import RLock
 from typing import Any, cast
 
@@ -50,11 +49,9 @@ class Instruments:
         self._columns = Columns()
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
-        # Taken off the buffer, and folded together.  Callers hold the buffer's lock.
-        self._taken: deque[HandedOver | UsualEnd] = deque()
-        self._buffer: FoldBuffer[HandedOver | UsualEnd] = FoldBuffer(
-            self._taken.append, self._flush, lambda: self._gaps.bulk
-        )
+        self._buffer: FoldBuffer[HandedOver | UsualEnd] = FoldBuffer(self._fold, lambda: self._gaps.bulk)
+        # By itself, without a call in between: nearly every request comes this way.
+        self.take_usual: Callable[[UsualEnd, int], None] = self._buffer.put
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
@@ -87,16 +84,11 @@ class Instruments:
         value = FinishedRequest(finished, verdict, now_in(context), convention)
         self._buffer.put(value, AS_GAPS + self._of_sorted(len(verdict.output_gaps)))
 
-    def usual(self, end: UsualEnd, verdict: UsualVerdict | None = None) -> None:
-        """Take a usual request, to be judged when it is folded unless it has a verdict."""
-        log = end.log
-        if verdict is not None:
-            # Its tokens are freed now, with their request: later they would have left the processor's cache.
-            end = end._replace(log=None, gaps=None, verdict=verdict)
-        if log is None:
-            self._buffer.put(end)
-        else:
-            self._buffer.put(end, len(log) if verdict is None else self._of_sorted(len(log)))
+    def judged(self, end: UsualEnd, verdict: UsualVerdict) -> None:
+        """Take a usual request that was judged."""
+        # Its tokens are freed now, with their request: later they would have left the processor's cache.
+        gaps = 0 if end.log is None else self._of_sorted(len(end.log))
+        self._buffer.put(end._replace(log=None, gaps=None, verdict=verdict), gaps)
 
     def _of_sorted(self, gaps: int) -> int:
         """Return what so many sorted gaps count in the buffer."""
@@ -126,30 +118,20 @@ class Instruments:
         """Drop what a forked child inherited: its parent counts that."""
         self._buffer.forget()
         self._columns.forget()
-        self._taken.clear()
 
-    def _flush(self) -> None:
-        try:
-            # One call into C: a signal handler that folds comes before it or after it.
-            taken = list(starmap(self._taken.popleft, repeat((), len(self._taken))))
-        except IndexError:  # It came before.
-            taken = []
-        begun = 0
-        try:
-            # The order of the samples is that of the requests.
-            for kind, group in groupby(taken, type):
-                values = list(group)
-                if kind is UsualEnd:
-                    self._process.had_traffic = True
-                    begun += len(values)
-                    fold_usual(cast("list[UsualEnd]", values), self._sets)
-                else:
-                    for value in values:
-                        begun += 1
-                        self._fold_one(cast("HandedOver", value))
-        finally:
-            # An exception out of a signal handler costs what it broke off, and none of those that come after it.
-            self._taken.extendleft(reversed(taken[begun:]))
+    def _fold(self, values: list[HandedOver | UsualEnd]) -> None:
+        """Fold these values, and take off each that was begun; callers hold the buffer's lock."""
+        # The order of the samples is that of the requests.
+        for kind, group in groupby(values.copy(), type):
+            alike = list(group)
+            if kind is UsualEnd:
+                del values[: len(alike)]
+                self._process.had_traffic = True
+                fold_usual(cast("list[UsualEnd]", alike), self._sets)
+            else:
+                for value in alike:
+                    del values[0]
+                    self._fold_one(cast("HandedOver", value))
         self._columns.flush()
 
     def _fold_one(self, value: HandedOver) -> None:

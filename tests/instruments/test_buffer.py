@@ -17,19 +17,18 @@ class Folded:
     def __init__(self, *, cheap: bool) -> None:
         self.values: list[Any] = []
         self.threads: set[str] = set()
-        self.flushes = 0
-        self.buffer: FoldBuffer[Any] = FoldBuffer(self.fold, self.flush, lambda: cheap)
+        self.folds = 0
+        self.buffer: FoldBuffer[Any] = FoldBuffer(self.fold, lambda: cheap)
 
-    def fold(self, value: Any) -> None:
-        """Keep a value; ``error`` stands for one that cannot be folded."""
+    def fold(self, values: list[Any]) -> None:
+        """Keep the values; ``error`` stands for what breaks the fold off."""
         self.threads.add(threading.current_thread().name)
-        self.values.append(value)
-        if value == "error":
-            raise ValueError(value)
-
-    def flush(self) -> None:
-        """Count."""
-        self.flushes += 1
+        self.folds += 1
+        while values:
+            value = values.pop(0)
+            self.values.append(value)
+            if value == "error":
+                raise ValueError(value)
 
 
 def test_values_wait_until_somebody_folds_them_and_are_folded_once() -> None:
@@ -45,12 +44,12 @@ def test_values_wait_until_somebody_folds_them_and_are_folded_once() -> None:
 
 @pytest.mark.parametrize("gaps", [0, GAPS // 4])
 def test_a_full_buffer_is_folded_by_the_thread_that_fills_it(gaps: int) -> None:
-    """Whether it is full of values or of gaps, one flush takes them all."""
+    """Whether it is full of values or of gaps, one fold takes them all."""
     folded = Folded(cheap=True)
     fit = VALUES if not gaps else 4
     for value in range(fit + 1):
         folded.buffer.put(value, gaps)
-    assert (folded.values, folded.flushes) == ([*range(fit + 1)], 1)
+    assert (folded.values, folded.folds) == ([*range(fit + 1)], 1)
 
 
 def test_gaps_already_folded_do_not_count_again() -> None:
@@ -103,26 +102,32 @@ def test_no_thread_can_be_started_and_still_nothing_is_lost(monkeypatch: pytest.
     assert folded.values == [*range(SLOW_FACTOR * VALUES + 20)]
 
 
-def test_a_value_that_cannot_be_folded_keeps_no_other_back() -> None:
-    """It is logged; the rest is folded and flushed."""
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_a_fold_that_is_broken_off_costs_no_other_value(gaps: int) -> None:
+    """What it had not begun waits for the next one, before what has come since."""
     folded = Folded(cheap=True)
-    for value in ("first", "error", "last"):
-        folded.buffer.put(value)
+    for value in ("first", "error", "third", "fourth"):
+        folded.buffer.put(value, gaps)
+    with pytest.raises(ValueError, match="error"):
+        folded.buffer.fold()
+    assert (folded.values, len(folded.buffer)) == (["first", "error"], 2)
+    folded.buffer.put("last")
     folded.buffer.fold()
-    assert (folded.values, folded.flushes, len(folded.buffer)) == (["first", "error", "last"], 1, 0)
+    assert (folded.values, len(folded.buffer)) == (["first", "error", "third", "fourth", "last"], 0)
 
 
 def test_a_collection_waits_for_a_fold_under_way() -> None:
     """What was handed over before the collection is in it, also what another thread has taken off already."""
     entered, go = threading.Event(), threading.Event()
 
-    def fold(value: str) -> None:
+    def fold(values: list[str]) -> None:
         entered.set()
         go.wait(10)
-        done.append(value)
+        done.extend(values)
+        values.clear()
 
     done: list[str] = []
-    buffer: FoldBuffer[str] = FoldBuffer(fold, lambda: None, lambda: True)
+    buffer: FoldBuffer[str] = FoldBuffer(fold, lambda: True)
     buffer.put("one")
     other, collecting = (threading.Thread(target=buffer.fold) for _ in range(2))
     other.start()
@@ -163,15 +168,18 @@ def test_threads_that_race_lose_and_double_nothing() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signal")
 def test_a_signal_handler_that_folds_inside_a_fold_counts_nothing_twice() -> None:
-    """The lock is re-entrant: the handler folds what is left, and the interrupted fold goes on."""
+    """The lock is re-entrant: the handler folds what has come since, and the interrupted fold goes on."""
     seen: list[int] = []
 
-    def fold(value: int) -> None:
-        if value == 1:
-            signal.raise_signal(signal.SIGUSR1)
-        seen.append(value)
+    def fold(values: list[int]) -> None:
+        while values:
+            value = values.pop(0)
+            if value == 1:
+                buffer.put(4)
+                signal.raise_signal(signal.SIGUSR1)
+            seen.append(value)
 
-    buffer: FoldBuffer[int] = FoldBuffer(fold, lambda: None, lambda: True)
+    buffer: FoldBuffer[int] = FoldBuffer(fold, lambda: True)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: buffer.fold())
     try:
         for value in range(4):
@@ -179,4 +187,4 @@ def test_a_signal_handler_that_folds_inside_a_fold_counts_nothing_twice() -> Non
         buffer.fold()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert sorted(seen) == [0, 1, 2, 3]
+    assert sorted(seen) == [0, 1, 2, 3, 4]

@@ -88,7 +88,7 @@ def served(
     assert not whole or request.state == "queued"
     taken: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(telemetry.processor, "take_usual", lambda end: taken.append(end[:8]))
+        patched.setattr(telemetry.processor, "take_usual", lambda end, _: taken.append(end[:8]))
         for name, later in steps:
             clock.now += later * US
             try:
