@@ -12,6 +12,12 @@ READS: Final = 3
 READ_NS: Final = 50_000
 """Two readings further apart than this had a thread switch between them; they are read again, a few times."""
 
+SURE_NS: Final = 10_000_000
+"""How long an offset is used without another look at the wall clock, which would be a tenth of opening a request.  A
+request that opens within this time of a change of that clock has the times of one that opened before the change."""
+
+_LONG_AGO: Final = -(2**63)
+
 
 def _read_again() -> tuple[int, int, int]:
     for _ in range(READS - 1):
@@ -24,10 +30,11 @@ def _read_again() -> tuple[int, int, int]:
 class ClockOffset:
     """What turns a reading of the monotonic clock into epoch nanoseconds."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_sure_until")
 
     def __init__(self) -> None:
         self._known: int | None = None
+        self._sure_until = _LONG_AGO
 
     def read(self) -> tuple[int, int]:
         """Read the monotonic clock; return the reading and the offset.
@@ -36,10 +43,17 @@ class ClockOffset:
         own, times that are given to two of them in epoch nanoseconds could not be compared to the nanosecond.  A wall
         clock that was set, or has drifted further, replaces it; requests that are open keep theirs.
         """
-        before, wall, after = perf_counter_ns(), time_ns(), perf_counter_ns()
+        reading, known = perf_counter_ns(), self._known
+        if reading < self._sure_until and known is not None:
+            return reading, known
+        return self._measure(reading)
+
+    def _measure(self, before: int) -> tuple[int, int]:
+        wall, after = time_ns(), perf_counter_ns()
         known = self._known
         # The usual case: what is known places the reading of the wall clock between the two, give or take.
         if known is not None and before - OFFSET_TOLERANCE_NS <= wall - known <= after + OFFSET_TOLERANCE_NS:
+            self._sure_until = after + SURE_NS
             return after, known
         if after - before >= READ_NS:
             before, wall, after = _read_again()
@@ -48,11 +62,11 @@ class ClockOffset:
         # is not a drift of the clock.
         unsure = (after - before) // 2
         measured = wall - before - unsure
-        if known is not None and abs(measured - known) <= OFFSET_TOLERANCE_NS + unsure:
-            return after, known
-        self._known = measured
-        return after, measured
+        if known is None or abs(measured - known) > OFFSET_TOLERANCE_NS + unsure:
+            self._known = known = measured
+        self._sure_until = after + SURE_NS
+        return after, known
 
     def forget(self) -> None:
         """Measure anew at the next reading."""
-        self._known = None
+        self._known, self._sure_until = None, _LONG_AGO

@@ -57,9 +57,9 @@ def own_conditions(known: GivenConditions) -> RequestConditions:
 class RequestKind:
     """What requests have in common that are opened alike; nothing changes it.
 
-    ``events``: those of its shape.  ``span_name``, ``attributes``: what its span starts with.  ``engine``: what it
-    competes for.  ``request_id``: what its engine calls it, if that was given.  ``whole``: it is no part of another
-    request.  ``in_tokens``: its outputs are tokens.
+    ``events``: those of its shape; ``last``: how many complete it.  ``span_name``, ``attributes``: what its span
+    starts with.  ``engine``: what it competes for.  ``request_id``: what its engine calls it, if that was given.
+    ``whole``: it is no part of another request.  ``in_tokens``: its outputs are tokens.
     """
 
     # No frozen dataclass, which takes four times as long to make: some requests have a kind of their own.
@@ -69,6 +69,7 @@ class RequestKind:
         "engine",
         "events",
         "in_tokens",
+        "last",
         "request_id",
         "shape",
         "span_name",
@@ -78,6 +79,8 @@ class RequestKind:
     def __init__(self, shape: Shape, conditions: GivenConditions, span_name: str) -> None:
         labels, attributes = conditions.labels, conditions.attributes
         self.shape, self.events = shape, shape.events
+        # One more follows that never comes.
+        self.last = len(shape.events) - 1
         self.conditions = conditions
         self.span_name = span_name
         self.attributes = attributes if shape.name == "default" else {**attributes, semconv.SHAPE: shape.name}

@@ -276,7 +276,7 @@ class PlainRequest(OneAtATime):
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
         # As `_closed` says it, for every block that is entered.
-        return len(self._times) == len(self._kind.events) - 1 if self.whole is None else self.state.status is not None
+        return len(self._times) == self._kind.last if self.whole is None else self.state.status is not None
 
     @property
     def expects_more(self) -> bool:
@@ -305,7 +305,7 @@ class PlainRequest(OneAtATime):
 
     def _closed(self) -> bool:
         """Whether it has completed in its course; the last of that never comes."""
-        return len(self._times) == len(self._kind.events) - 1
+        return len(self._times) == self._kind.last
 
     def _rests(self) -> bool:
         """Whether a sweep has nothing to do: it is plain, its log is short, and nothing came after its end."""

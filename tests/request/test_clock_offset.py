@@ -35,6 +35,7 @@ def test_thread_switches_between_the_readings_move_no_offset(monkeypatch: pytest
     clocks, offset = SlowClocks(monkeypatch), ClockOffset()
     assert offset.read() == (0, EPOCH)
     for pauses in ([0, 9 * MS, 0], [0, 0, 9 * MS]):
+        clocks.now += _clock_offset.SURE_NS
         clocks.pauses = chain(pauses * _clock_offset.READS, repeat(0))
         assert offset.read()[1] == EPOCH
 
@@ -45,6 +46,17 @@ def test_wall_clock_that_was_set_gives_a_new_offset(monkeypatch: pytest.MonkeyPa
     found = []
     for clocks.set_by in (0, 100_000, 100_001, 100_000):
         found.append(offset.read()[1] - EPOCH)
+        clocks.now += _clock_offset.SURE_NS
     offset.forget()
     found.append(offset.read()[1] - EPOCH)
     assert found == [0, 0, 100_001, 100_001, 100_000]
+
+
+def test_wall_clock_is_looked_at_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks the offset stays; the first request after the next one has the new offset."""
+    clocks, offset = SlowClocks(monkeypatch), ClockOffset()
+    assert offset.read() == (0, EPOCH)
+    clocks.set_by, clocks.now = 5_000 * MS, _clock_offset.SURE_NS - 1
+    assert offset.read() == (clocks.now, EPOCH)
+    clocks.now += 1
+    assert offset.read() == (clocks.now, EPOCH + clocks.set_by)
