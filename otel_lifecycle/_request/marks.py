@@ -10,7 +10,6 @@ from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from otel_lifecycle._core.lifecycle import Stage
-from otel_lifecycle._guard import guard
 from otel_lifecycle._request.clock import NOW
 from otel_lifecycle._request.event_kinds import NOTES, RECEIPT_TOLERANCE_NS, TOKEN_EVENTS, is_nothing
 from otel_lifecycle._request.plain_end import PlainEnding
@@ -31,53 +30,44 @@ class MarkedRequest(PlainEnding):
 
         What :meth:`_run` does, without the calls in between: a server comes past here at every boundary.
         """
-        applied = None
-        try:
-            with self._lock:
-                if self._busy:
-                    return False
-                try:
-                    self._busy = True
-                    # Only now: until here, a call that interrupts this one may end the request.
-                    if self.whole is not None:
-                        applied = self._advance(event)
-                    elif event != self._kind.events[len(self._times)]:
-                        applied = False
-                    else:
-                        applied = self._step_to_tokens() if event == "first_token" else self._step(event)
-                finally:
-                    self._busy = False
-                    # Not where the mark is still to come: the calls that interrupted it run after it.
-                    if self._deferred and applied is not False:
-                        self._run_deferred()
-            return applied
-        except LifecycleError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the guard decides
-            guard.fault("request", error)
-            return True
-        finally:
-            # One of the calls that interrupted this one may have ended it.
-            if applied and self.whole is not None:
-                self._after_call()
-
-    def _step(self, event: str) -> bool:
-        """Go one step of the course."""
-        now = perf_counter_ns()
-        if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
-            return self._advance(event)
-        slot = self._slot
-        if slot is not None:
-            # Its engine reads the time when another request looks.
-            self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
-        return True
+        plain, applied = self.whole is None, None
+        if not plain:
+            # A call that interrupts another one is put aside by `mark`.  After a fault it is not tried again.
+            return not self._busy and self._run(self._advance, event) is not False
+        with self._lock:
+            if self._busy:
+                return False
+            try:
+                self._busy = True
+                # Only now: until here, a call that interrupts this one may end the request.
+                if event != self._kind.events[len(self._times)]:
+                    applied = False
+                elif event == "first_token":
+                    applied = self._step_to_tokens()
+                else:
+                    now = perf_counter_ns()
+                    # False where a read that interrupts this has made the request whole.
+                    applied = self.whole is None and not self._times.append(now)  # type: ignore[func-returns-value]  # see `plain.py`
+                    slot = self._slot
+                    if slot is not None:
+                        # Its engine reads the time when another request looks.
+                        self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot
+            finally:
+                self._busy = False
+                # Not where the mark is still to come: the calls that interrupted it run after it.
+                if self._deferred and applied is not False:
+                    self._run_deferred()
+        # One of the calls that interrupted this one may have ended it.
+        if self.whole is not None and applied:
+            self._after_call()
+        return applied
 
     def _step_to_tokens(self) -> bool:
         now = perf_counter_ns()
         # Before: who finds it in decode finds its tokens.
         self._log = log = [now]
         if self.whole is not None or self._times.append(now):  # type: ignore[func-returns-value]  # see `plain.py`
-            return self._advance("first_token")
+            return False
         slot, path = self._slot, self.reference()
         if slot is not None:
             self._engine.moved[slot] = None  # type: ignore[union-attr]  # the log of the slot

@@ -81,6 +81,8 @@ class OneAtATime:
             except LifecycleError:
                 # Under a strict processor. The call that should have raised this has already returned.
                 continue
+            except Exception as error:  # noqa: BLE001  # the guard decides
+                guard.fault("request", error)
             finally:
                 self._busy = False
 

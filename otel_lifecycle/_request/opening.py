@@ -139,7 +139,7 @@ def _open(
         assessor, unseen = source.assessor(here), True
         if assessor is None:
             return NO_REQUEST
-    tracked = TrackedRequest(kind, opened, offset, source, context, span, assessor, unseen=unseen, unmarked=unmarked)
+    tracked = TrackedRequest(kind, opened, offset, source, context, span, assessor, unseen, unmarked)
     handle = Request(tracked)
     tracked.open(refer_to(handle, tracked), arrived_at_ns, here)
     return handle

@@ -95,7 +95,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
         span = start_request_span(source, context, claiming, kind, None, start, choice=number)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)
-    part = TrackedPart(kind, opened, offset, source, context, span, whole.assessor, unseen=False, unmarked=False)
+    part = TrackedPart(kind, opened, offset, source, context, span, whole.assessor, False, False)
     part.belong(whole, number)
     whole.state.parts.append(part)
     for invalid in wrong:

@@ -110,7 +110,6 @@ class PlainRequest(OneAtATime):
         parent: Context,
         span: Span,
         assessor: Assessor | None,
-        *,
         unseen: bool,
         unmarked: bool,
     ) -> None:

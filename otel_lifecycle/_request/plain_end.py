@@ -93,11 +93,11 @@ class PlainEnding(PlainRequest):
                     self._run_deferred()
 
     def _hand_over(self) -> None:
-        kind, engine, slot, tokens = self._kind, self._engine, self._slot, self._taken
+        kind, slot, tokens = self._kind, self._slot, self._taken
         log = tokens if tokens is not None and len(tokens) > 1 else None
         alone, held, gaps = False, None, None
-        if engine is not None and slot is not None:
-            alone = engine.leave(slot, self._times[-1])
+        if slot is not None:
+            alone = self._engine.leave(slot, self._times[-1])  # type: ignore[union-attr]  # the log of the slot
         if not self._unseen or (slot is not None and not alone):
             gaps = usual_gaps(log)
             # Now: the log forgets what others did.
