@@ -1,8 +1,8 @@
 """A FastAPI server whose engine yields as fast as the event loop allows, with and without instrumentation.
 
 ``python -m tests.benchmarks.server PORT ENDPOINT STACK``: the mode and the length of the answer are in the path, so
-that all modes run in the same process, in turns.  ``GET /cpu`` exports what waits to be and gives the CPU time of the
-process, its exporter threads included, so that each mode pays for its own spans.
+that one program serves in every mode.  ``GET /cpu`` exports what waits to be and gives the CPU time of the
+process, its exporter threads included, so that the spans of a window are paid for in it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
+from opentelemetry.context import attach, detach
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, set_span_in_context
 
 import otel_lifecycle as lifecycle
 from otel_lifecycle.processor import LifecycleSpanProcessor
@@ -141,14 +143,31 @@ class ByHand(EndByHand):
         self.handed_over = []
 
 
+async def in_span(span: Span, iterable: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield what an iterable yields; a span is current while it makes an item."""
+    context, iterator = set_span_in_context(span), aiter(iterable)
+    while True:
+        token = attach(context)
+        try:
+            item = await anext(iterator)
+        except StopAsyncIteration:
+            return
+        finally:
+            detach(token)
+        yield item
+
+
 async def by_hand(tokens: int) -> AsyncIterator[bytes]:
-    """Serve with the least that keeps the time of each token and writes the spans of a request."""
+    """Serve with the least that keeps the time of each token and writes the spans of a request.
+
+    The span is current in each step of the engine, as the contract has it, and nowhere else.
+    """
     floor: ByHand = app.state.by_hand
     span = floor.tracer.start_span(f"chat {MODEL}", attributes=LABELS)
     bounds, log = [perf_counter_ns()], []
     async with slots:
         bounds += [perf_counter_ns(), perf_counter_ns()]
-        async for token in engine(tokens):
+        async for token in in_span(span, engine(tokens)):
             log.append(perf_counter_ns())
             yield frame(token)
     floor.end(OpenRequest(span, [*bounds, log[0]], log, time_ns() - perf_counter_ns()))

@@ -1,4 +1,9 @@
-"""What instrumentation costs a whole streaming server, by concurrency and by length of answer."""
+"""What instrumentation costs a whole streaming server, by concurrency and by length of answer.
+
+How it works.  Each way of serving has a server process of its own, and all are under load at once: the same second of
+the machine is in each of their windows.  In turns, seconds apart, the machine was not the same: the ratio of two equal
+servers lay between 0.7 and 1.6.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,28 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, TypeVar
 
-from tests.benchmarks.load import HOST, Load, batch
+from tests.benchmarks.load import HOST, Load, SteadyLoad
 from tests.benchmarks.measure import Budget, Interval, decide, middle, until
 from tests.benchmarks.requests import A_TENTH_MORE
 
+T = TypeVar("T")
+
 ROOT: Final = Path(__file__).parents[2]
-FEWEST_ROUNDS: Final = 12
-"""Fewer than elsewhere: a round of a server takes seconds."""
+FEWEST_WINDOWS: Final = 12
+"""Fewer than rounds elsewhere: a window takes seconds."""
+WINDOW_S: Final = 2
+"""Long enough for some hundred ends of answers of a hundred tokens; those of a thousand end one after another."""
 
 Say = Callable[[str], None]
 Loads = Mapping[str, list[Load]]
@@ -35,31 +43,18 @@ Enough = Callable[[Loads], bool]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: so many streams at a time, tokens an answer and answers a round, in so many rounds at most."""
+    """A load: so many streams at a time, and tokens an answer."""
 
     streams: int
     tokens: int
-    answers: int
-    rounds: int
-    modes: tuple[str, ...] = ("plain", "stream", "hand")
 
 
+JUDGED: Final = ("plain", "stream", "hand")
 EVERY: Final = ("plain", "stream", "token", "naive")
-BUDGETED: Final = (
-    # Many short rounds: neighbours are to be near in time.  The spans of 102 answers fill one export of the batch
-    # processor's own size; 64 of a thousand tokens are one for each stream.
-    (1.25, Shape(64, 100, 102, 100)),
-    (1.06, Shape(64, 1000, 64, 40)),
-)
+BUDGETED: Final = ((1.25, Shape(64, 100)), (1.06, Shape(64, 1000)))
 SECONDS_EACH: Final = 70
-"""Each of them goes on for so long, or until it is settled."""
-FURTHER: Final = (
-    Shape(64, 10, 640, 10, EVERY),
-    Shape(1, 1000, 64, 8, EVERY),
-    Shape(64, 1000, 64, 8, EVERY),
-    # A round of the naive way takes half a minute here and tells nothing new.
-    Shape(1000, 1000, 1000, 2, ("plain", "stream", "token")),
-)
+"""Each load goes on for so long, or until it is settled."""
+FURTHER: Final = (Shape(64, 10), Shape(1, 1000), Shape(64, 1000), Shape(1000, 1000))
 STACK: Final = "h11"
 """What `pip install uvicorn` brings, and the extra ``demo`` with it."""
 FASTER: Final = "httptools"
@@ -132,15 +127,22 @@ def wait_for(port: int, process: subprocess.Popen[bytes], patience: float = 60) 
     raise RuntimeError("the benchmark's server did not start")
 
 
+@contextmanager
+def servers(modes: tuple[str, ...], state: str, stack: str) -> Iterator[dict[str, int]]:
+    """Run a server for each mode, with the Collector up or down, and yield their ports."""
+    with collector(state == "up") as endpoint, ExitStack() as running:
+        yield {mode: running.enter_context(serving(endpoint, stack)) for mode in modes}
+
+
 def whole_server(say: Say) -> Iterator[Budget]:
-    """Measure the loads that have a budget, with a Collector; the modes take turns within each round."""
-    with collector(True) as endpoint, serving(endpoint, STACK) as port:
+    """Measure the loads that have a budget, with a Collector; all modes are under load at once."""
+    with servers(JUDGED, "up", STACK) as ports:
         head(say, STACK, "up")
         for contract, shape in BUDGETED:
-            loads = measure(say, port, shape, partial(settled, contract), SECONDS_EACH)
+            loads = measure(say, ports, shape, SECONDS_EACH, partial(settled, contract))
             say(f"    by hand {against_plain(loads, 'hand').figure:.3f}; the contract says {contract:g}")
             name = f"server_{shape.streams}_streams_{shape.tokens}_tokens"
-            costs = {mode: median(load.cpu_per_token for load in loads[mode]) * 1e6 for mode in shape.modes}
+            costs = {mode: median(load.cpu_per_token for load in loads[mode]) * 1e6 for mode in JUDGED}
             yield replace(decide(name, limit(contract, loads), against_plain(loads, "stream")), costs=costs)
 
 
@@ -150,7 +152,7 @@ def limit(contract: float, loads: Loads) -> float:
 
 
 def settled(contract: float, loads: Loads) -> bool:
-    """Whether enough rounds were made."""
+    """Whether there are windows enough."""
     return against_plain(loads, "stream").settled(limit(contract, loads))
 
 
@@ -159,10 +161,10 @@ def more_servers(say: Say) -> Iterator[Budget]:
     for state, stack in (("up", STACK), ("down", STACK), ("up", FASTER)):
         if stack == FASTER and not (find_spec("uvloop") and find_spec("httptools")):
             continue
-        with collector(state == "up") as endpoint, serving(endpoint, stack) as port:
+        with servers(EVERY, state, stack) as ports:
             head(say, stack, state)
             for shape in FURTHER:
-                measure(say, port, shape)
+                measure(say, ports, shape, SECONDS_EACH)
     yield from ()
 
 
@@ -172,33 +174,41 @@ def head(say: Say, stack: str, state: str) -> None:
     say("    streams tokens mode     CPU µs/token   against plain          tokens/s    p99 s")
 
 
-def measure(say: Say, port: int, shape: Shape, enough: Enough = lambda loads: False, allowance: float = inf) -> Loads:
+def measure(
+    say: Say, ports: Mapping[str, int], shape: Shape, allowance: float, enough: Enough = lambda loads: False
+) -> Loads:
     """Measure one load until ``enough`` or ``allowance`` seconds are over, and print its rows."""
-    loads = asyncio.run(alternate(port, shape, enough, allowance))
-    for mode in shape.modes:
+    loads = asyncio.run(in_windows(ports, shape, enough, allowance))
+    for mode in ports:
         say(row(shape, mode, loads[mode], against_plain(loads, mode)))
     return loads
 
 
-async def alternate(port: int, shape: Shape, enough: Enough, allowance: float) -> Loads:
-    """Let the modes take turns, every other round backwards, after one short round that counts for nothing."""
-    order, loads = list(shape.modes), {mode: list[Load]() for mode in shape.modes}
-    for mode in order:
-        await batch(port, mode, streams=min(shape.streams, 8), tokens=shape.tokens, answers=8)
+async def in_windows(ports: Mapping[str, int], shape: Shape, enough: Enough, allowance: float) -> Loads:
+    """Put all servers under load at once, and look at each window of the same seconds."""
     end = until(allowance)
-    for number in range(shape.rounds):
-        # Three rounds at least: with fewer there is no spread to tell.
-        if number >= 3 and (monotonic() >= end or (number >= FEWEST_ROUNDS and enough(loads))):
-            break
-        for mode in order:
-            load = await batch(port, mode, streams=shape.streams, tokens=shape.tokens, answers=shape.answers)
+    streams = {mode: SteadyLoad(port, mode, shape.streams, shape.tokens) for mode, port in ports.items()}
+    loads = {mode: list[Load]() for mode in ports}
+    await gather(one.begin() for one in streams.values())
+    # Two windows at least: with fewer there is no spread to tell.
+    while len(loads["plain"]) < 2 or (
+        monotonic() < end and not (len(loads["plain"]) >= FEWEST_WINDOWS and enough(loads))
+    ):
+        await gather(one.open_window() for one in streams.values())
+        await asyncio.sleep(WINDOW_S)
+        for mode, load in zip(ports, await gather(one.close_window() for one in streams.values()), strict=True):
             loads[mode].append(load)
-        order.reverse()
+    await gather(one.end() for one in streams.values())
     return loads
 
 
+async def gather(waiting: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of them."""
+    return await asyncio.gather(*waiting)
+
+
 def against_plain(loads: Loads, mode: str) -> Interval:
-    """Return the CPU of a token against the one of the same round without instrumentation."""
+    """Return the CPU of a token against the one without instrumentation in the same window."""
     return middle(
         [one.cpu_per_token / bare.cpu_per_token for one, bare in zip(loads[mode], loads["plain"], strict=True)]
     )
