@@ -55,7 +55,8 @@ class EngineSlot:
     the log counts for it once it has ended.  ``pieces``: stays that are over, ``(start, end, stage)``; ``view``: how
     many of them count, the stage it is in, and since when (None: unknown).  ``queued_from``, ``began`` and ``stopped``:
     when it joined the queue, first ran, and ended; ``queued``: the log has it among those that wait.  ``decoding``:
-    since when it has been in decode, as ``view`` says, in one comparison; else NEVER.  ``steady``: it ran from
+    since when it has been in decode, as ``view`` says, in one comparison; else NEVER.  ``prefilled``: no prefill of it
+    lies after that time, known once it decodes.  ``steady``: it ran from
     ``began`` to ``stopped`` without a break and without doubt, so these three say everything about its running.
     ``shifts``: what it changes in the crowd of those that run, and when; of a steady one these are all changes, but for
     an end that was not entered yet.  ``unsure``: stretches in which it may have run.
@@ -69,6 +70,7 @@ class EngineSlot:
         "decoding",
         "moves",
         "pieces",
+        "prefilled",
         "queued",
         "queued_from",
         "seated",
@@ -98,7 +100,7 @@ class EngineSlot:
         """Begin its first stay, at its arrival."""
         later = not SHAPES[shape].queues_first
         self.queued_from = NEVER if later or at is None else at
-        self.began = self.decoding = NEVER
+        self.began = self.decoding = self.prefilled = NEVER
         self.steady = True
         self.pieces: list[Piece[str]] = []
         # Both are replaced, not changed: one empty value serves all that have none.
@@ -130,8 +132,10 @@ class EngineSlot:
         count, left, since = self.view
         # States that hold nothing of the engine, the end among them, have no stage.
         stage = self._stays.get(state)
-        # Before the view: a reader that finds it NEVER looks at the stays.
+        # Before the view: a reader that finds them NEVER looks at the stays.
         self.decoding = NEVER
+        if stage is not None:
+            self.prefilled = NEVER
         # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
             self._enter_in_doubt(stage, at)
@@ -155,7 +159,7 @@ class EngineSlot:
         # The piece is there before the view counts it.
         self.view = (count, stage, at)
         if stage == DECODE:
-            self.decoding = at
+            self.decoding = self.prefilled = at
         if self.began == NEVER and stage in RUNNING:
             self.began = at
         elif stage == QUEUE:

@@ -144,11 +144,11 @@ def _split_stalls(
     # Its own preemption comes off first: meanwhile no neighbour can hold it.
     away = [stay for stay in own.stays() if stay[2] == PREEMPTED]
     rest = [part for stall in stalls.intervals for part in without(stall, away)] if away else list(stalls.intervals)
-    # Most have only decoded since then, so that comes first: what they did before need not be read.
+    # Most have only decoded since then, so that comes first: their stays need not be read.
     prefills = [
         (start, end, other)
         for other in others
-        if other.decoding > first and other.began < last and other.stopped > first
+        if other.prefilled > first and other.began < last and other.stopped > first
         for start, end, stage in other.stays()
         if stage == "prefill" and start < last and end > first
     ]

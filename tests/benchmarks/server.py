@@ -11,13 +11,14 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from time import perf_counter, perf_counter_ns, process_time_ns, time_ns
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
-from opentelemetry.context import attach, detach
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -27,8 +28,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, set_span_in_context
 
 import otel_lifecycle as lifecycle
+from otel_lifecycle import semconv
 from otel_lifecycle.processor import LifecycleSpanProcessor
-from tests.benchmarks.floors import EndByHand, OpenRequest
+from tests.benchmarks.floors import STAGES, EndByHand, OpenRequest
 from tests.benchmarks.subjects import EDGES, LABELS, MODEL, OBJECTIVES
 
 STACKS: dict[str, dict[str, Any]] = {
@@ -136,11 +138,51 @@ async def naive(tokens: int) -> AsyncIterator[bytes]:
 
 
 class ByHand(EndByHand):
-    """The floor: the same spans, attributes and events written out by hand, and nothing recorded."""
+    """The floor: the same spans, attributes and events written out by hand, and a sample for each figure of a request.
 
-    def __init__(self, tracer_provider: TracerProvider) -> None:
-        self.tracer = tracer_provider.get_tracer("floor")
+    The gaps between its tokens are not recorded: by the public API they cost more than everything else.
+    """
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.tracer = telemetry.tracer_provider.get_tracer("floor")
         self.handed_over = []
+        meter = telemetry.meter_provider.get_meter("floor")
+        self._record = {
+            row.name: meter.create_histogram(
+                row.name, row.unit, row.description, explicit_bucket_boundaries_advisory=row.buckets
+            ).record
+            for row in semconv.METRICS
+            if row.kind == "histogram"
+        }
+        self._add = {
+            row.name: meter.create_counter(row.name, row.unit, row.description).add
+            for row in semconv.METRICS
+            if row.kind == "counter"
+        }
+
+    def end(self, request: OpenRequest) -> None:
+        """Write its spans, and record its figures in the trace they are of."""
+        super().end(request)
+        bounds, gaps = self.handed_over.pop()
+        context = set_span_in_context(request.span, Context())
+        shared = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: MODEL}
+        done = {**shared, semconv.OUTCOME: "completed"}
+        spent = [(later - earlier) / 1e9 for earlier, later in pairwise(bounds)]
+        for stage, seconds in zip(STAGES, spent, strict=True):
+            self._record[semconv.STAGE_DURATION.name](seconds, {**shared, semconv.STAGE: stage}, context)
+        e2e, ttft, tpot = sum(spent), sum(spent[:-1]), sum(gaps) / len(gaps) / 1e9
+        for metric, convention, seconds in (
+            (semconv.REQUEST_DURATION, semconv.GEN_AI_REQUEST_DURATION, e2e),
+            (semconv.TIME_TO_FIRST_TOKEN, semconv.GEN_AI_TIME_TO_FIRST_TOKEN, ttft),
+            (semconv.TIME_PER_OUTPUT_TOKEN, semconv.GEN_AI_TIME_PER_OUTPUT_TOKEN, tpot),
+        ):
+            self._record[metric.name](seconds, done, context)
+            self._record[convention.name](seconds, shared, context)
+        self._add[semconv.REQUESTS.name](1, {**done, semconv.BOTTLENECK: "decode"}, context)
+        self._add[semconv.TOKENS.name](len(gaps) + 1, {**shared, semconv.TOKENS.attributes[0]: "output"}, context)
+        for objective in ("ttft", "tpot", "e2e"):
+            self._add[semconv.SLO_RESULTS.name](1, {**shared, semconv.SLO_OBJECTIVE: objective}, context)
+        self._add[semconv.QUEUE_TIME.name](spent[0], {**shared, semconv.QUEUE_TIME.attributes[0]: "idle"}, context)
 
 
 async def in_span(span: Span, iterable: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -171,7 +213,6 @@ async def by_hand(tokens: int) -> AsyncIterator[bytes]:
             log.append(perf_counter_ns())
             yield frame(token)
     floor.end(OpenRequest(span, [*bounds, log[0]], log, time_ns() - perf_counter_ns()))
-    floor.handed_over.clear()
 
 
 MODES: dict[str, Callable[[int], AsyncIterator[bytes]]] = {
@@ -199,7 +240,7 @@ async def cpu() -> Response:
 def main() -> None:
     """Serve on loopback until killed."""
     app.state.telemetry = Telemetry(sys.argv[2])
-    app.state.by_hand = ByHand(app.state.telemetry.tracer_provider)
+    app.state.by_hand = ByHand(app.state.telemetry)
     stack = STACKS[sys.argv[3]]
     uvicorn.run(
         app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False, backlog=4096, **stack
