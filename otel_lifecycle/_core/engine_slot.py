@@ -134,8 +134,7 @@ class EngineSlot:
         stage = self._stays.get(state)
         # Before the view: a reader that finds them NEVER looks at the stays.
         self.decoding = NEVER
-        if stage is not None:
-            self.prefilled = NEVER
+        self.prefilled = self.prefilled if stage is None else NEVER
         # A time goes back where two clocks meet; which of the two moments came first is then in doubt.
         if at is None or since is None or at < since or count >= MAX_SLOT_PIECES:
             self._enter_in_doubt(stage, at)

@@ -8,13 +8,17 @@ once, when they leave (:func:`apportion`).  Floats would lose nanoseconds, and t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import lcm
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+FEW: Final = 4
+"""Windows of which each looks at all pieces: fewer are not worth a look-up."""
 
 Piece = tuple[int, int, Key]
 """An interval ``(start, end, key)``; it contains its start and not its end."""
@@ -45,6 +49,22 @@ def clipped(pieces: Iterable[Piece[Key]], start: int, end: int) -> list[Piece[Ke
     ]
 
 
+def _within(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]]) -> list[list[Piece[Key]]]:
+    """Return the parts of the pieces that lie in each window."""
+    if len(windows) < FEW or any(later[0] < earlier[1] for earlier, later in pairwise(windows)):
+        return [clipped(pieces, start, end) for start, end in windows]
+    # The windows follow one another: each piece is looked up among them, since most pieces lie in one or in none.
+    ends = [end for _, end in windows]
+    parts: list[list[Piece[Key]]] = [[] for _ in windows]
+    for begin, stop, key in pieces:
+        for place in range(bisect_right(ends, begin), len(windows)):
+            start, end = windows[place]
+            if start >= stop:
+                break
+            parts[place].append((max(begin, start), min(stop, end), key))
+    return parts
+
+
 def divide(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]], throughout: int = 0) -> Shares[Key]:
     """Divide the windows equally among the pieces that cover each instant of them.
 
@@ -52,7 +72,7 @@ def divide(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]], thr
     ``throughout``: so many more run all the time; they need no piece, since each gets the same.
     """
     windows = [window for window in windows if window[0] < window[1]]
-    parts = [clipped(pieces, start, end) for start, end in windows]
+    parts = _within(pieces, windows)
     whole = sum(end - start for start, end in windows)
     if not throughout and all(len(inside) < 2 for inside in parts):
         return _undisputed(parts, whole)
@@ -75,14 +95,13 @@ def _undisputed(parts: Iterable[Iterable[Piece[Key]]], whole: int) -> Shares[Key
     return Shares(scaled=scaled, scale=1, throughout=0, covered=covered, idle=whole - covered)
 
 
-def longest_share(pieces: Sequence[Piece[Key]], windows: Iterable[tuple[int, int]]) -> tuple[int, float]:
+def longest_share(pieces: Sequence[Piece[Key]], windows: Sequence[tuple[int, int]]) -> tuple[int, float]:
     """Return how much of the windows is covered, and the largest share of a key, to a nanosecond or so.
 
     The first is exact, as of :func:`divide`.  The second is not, for a third of its cost.
     """
     covered, shares = 0, dict[Key, float]()
-    for start, end in windows:
-        inside = clipped(pieces, start, end)
+    for (start, _), inside in zip(windows, _within(pieces, windows), strict=True):
         changes = sorted([(begin, 1) for begin, _, _ in inside] + [(stop, -1) for _, stop, _ in inside])
         passed: dict[int, float] = {}
         at, running, sofar = start, 0, 0.0

@@ -98,6 +98,27 @@ def test_the_longest_share_is_that_of_the_exact_division(
     assert largest == pytest.approx(max((time / exact.scale for time in exact.scaled.values()), default=0.0))
 
 
+@given(crowd=crowds, cuts=st.lists(times, min_size=8, max_size=16), throughout=st.integers(0, 2))
+def test_many_windows_are_divided_as_each_of_them_is(
+    crowd: list[list[Piece[str]]], cuts: list[int], throughout: int
+) -> None:
+    """One after another, some of them empty or next to each other: pieces are looked up among them."""
+    cuts.sort()
+    windows = list(zip(cuts[::2], cuts[1::2], strict=False))
+    pieces = [(began, stopped, number) for number, of_one in enumerate(crowd) for began, stopped, _ in of_one]
+    exact = divide(pieces, windows, throughout)
+    found: dict[int, Fraction] = {}
+    for window in windows:
+        alone = divide(pieces, [window], throughout)
+        for key, time in alone.scaled.items():
+            found[key] = found.get(key, Fraction(0)) + Fraction(time, alone.scale)
+    assert {key: Fraction(time, exact.scale) for key, time in exact.scaled.items()} == found
+    if not throughout:
+        covered, largest = longest_share(pieces, windows)
+        assert covered == exact.covered
+        assert largest == pytest.approx(float(max(found.values(), default=Fraction(0))))
+
+
 def test_a_crowd_holds_more_requests_than_any_log() -> None:
     """A hundred thousand in each stage do not run over into one another."""
     many = 100_000
