@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from otel_lifecycle._instruments.moment import Labels, Moment
-from otel_lifecycle._instruments.samples import Samples, gathered
+from otel_lifecycle._instruments.samples import Parts, Samples
 from otel_lifecycle._log import say
 
-Take: TypeAlias = Callable[[Labels, Samples], None]
+Take: TypeAlias = Callable[[Labels, Parts], None]
 
 
 class Column:
@@ -38,7 +38,7 @@ class Column:
         """Hand the samples to the instrument, each once: they are gone here before the instrument has them."""
         samples, self._samples = self._samples, []
         if samples:
-            self._take(self._attributes, gathered(samples))
+            self._take(self._attributes, samples)
 
     def forget(self) -> None:
         """Drop the samples."""

@@ -9,21 +9,18 @@ plain measurements, and an instrument that is not the SDK's gets plain ``record`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from opentelemetry.metrics import Counter, Histogram, NoOpCounter, NoOpHistogram
 
 from otel_lifecycle._instruments.moment import Labels, Moment
-from otel_lifecycle._instruments.samples import IS_SAMPLED, Run, Sample, Samples, gathered
+from otel_lifecycle._instruments.samples import IS_SAMPLED, Parts, Samples, gathered
 from otel_lifecycle._instruments.self_test import ways_agree
 from otel_lifecycle._instruments.tally import FIRST, Batch, Durations, Edges, Gaps, Tally
 from otel_lifecycle._log import logger
 from otel_lifecycle._sdk_metrics import SdkMetrics, Stream, Streams, installed_sdk, is_sdk_instrument, real_instrument
-
-Amount: TypeAlias = tuple[int, Moment]
 
 
 class _Outlet:
@@ -75,16 +72,16 @@ class HistogramOutlet(_Outlet):
     def __init__(self, histogram: Histogram, sdk: SdkMetrics | None = None) -> None:
         super().__init__(histogram, sdk)
 
-    def take(self, attributes: Labels, samples: Sequence[Sample] | Samples) -> None:
+    def take(self, attributes: Labels, samples: Parts) -> None:
         """Take durations in seconds, oldest first; what the SDK would refuse goes to ``record``, which says so."""
-        samples = gathered(samples)
-        if not samples.values:
+        taken = gathered(samples)
+        if not taken.values:
             return
         # A NaN can stand anywhere among sorted values.
-        if samples.sorted[0] >= 0 and samples.finite:
-            self._pour(attributes, Durations(samples))
+        if taken.sorted[0] >= 0 and taken.finite:
+            self._pour(attributes, Durations(taken))
         else:
-            self._take_apart(attributes, samples)
+            self._take_apart(attributes, taken)
 
     def _take_apart(self, attributes: Labels, samples: Samples) -> None:
         """Take the valid values; the SDK refuses the rest."""
@@ -97,7 +94,7 @@ class HistogramOutlet(_Outlet):
                 if not 0 <= value < math.inf:
                     histogram.record(value, attributes, moment.context)
 
-    def take_gaps(self, attributes: Labels, runs: Sequence[Run] | Samples) -> None:
+    def take_gaps(self, attributes: Labels, runs: Parts) -> None:
         """Take gaps in nanoseconds, as ``record(gap / 1e9)`` would, but with the sum rounded once.
 
         A negative gap is left out, as the SDK refuses it.
@@ -130,7 +127,7 @@ class CounterOutlet(_Outlet):
     def __init__(self, counter: Counter, sdk: SdkMetrics | None = None) -> None:
         super().__init__(counter, sdk)
 
-    def take(self, attributes: Labels, amounts: Sequence[Amount] | Samples) -> None:
+    def take(self, attributes: Labels, amounts: Parts) -> None:
         """Take amounts; a negative one goes to ``add``, which refuses it and says so."""
         amounts = gathered(amounts)
         counter, streams = self._find()

@@ -48,7 +48,7 @@ class LabelSet:
 
     def add(self, samples: tuple[Any, Moment] | Samples, metric: Metric, *own: Any) -> None:
         """Add a sample, or many; ``own`` are the values of the metric's own attributes."""
-        key = (metric.name, *own)
+        key = (metric.name, own)
         column = self._known.get(key)
         if column is None:
             # Without room to remember it, it is looked up each time: slower, but the same column.

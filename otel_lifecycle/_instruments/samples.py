@@ -21,9 +21,6 @@ IS_SAMPLED: Final = attrgetter("sampled")
 Sample: TypeAlias = tuple[float, Moment]
 """A value, in seconds where it is a duration, and when it was taken."""
 
-Run: TypeAlias = tuple[Sequence[int], Moment]
-"""Gaps of one request in integer nanoseconds, sorted ascending."""
-
 
 class Moments:
     """The moments of samples; ``sampled``: whether any of them may lie in a sampled trace."""
@@ -136,7 +133,11 @@ def in_seconds(nanoseconds: Iterable[int]) -> list[float]:
     return list(map(truediv, nanoseconds, repeat(SECOND)))
 
 
-def gathered(parts: Sequence[tuple[Any, Moment]] | Sequence[tuple[Any, Moment] | Samples] | Samples) -> Samples:
+Parts: TypeAlias = "Sequence[tuple[Any, Moment]] | Sequence[tuple[Any, Moment] | Samples] | Samples"
+"""Single samples, and samples of many requests; one of a run of gaps has the run as its value."""
+
+
+def gathered(parts: Parts) -> Samples:
     """Return single samples, and samples of many requests, as one."""
     if isinstance(parts, Samples):
         return parts

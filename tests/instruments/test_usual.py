@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._instruments.recording import FinishedRequest
+from otel_lifecycle._instruments.samples import Parts
 from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._request import ending
 from tests.support.telemetry import Telemetry
@@ -65,7 +66,7 @@ class Kept:
         self.flush = columns.flush
 
     def _take(self, name: str) -> Any:
-        def take(attributes: Mapping[str, Any], samples: Sequence[Any]) -> None:
+        def take(attributes: Mapping[str, Any], samples: Parts) -> None:
             key = name, tuple(sorted(attributes.items()))
             pairs = list(samples)
             self.samples.setdefault(key, []).extend(value for value, _ in pairs)
