@@ -35,7 +35,7 @@ from otel_lifecycle._instruments.columns import Columns
 from otel_lifecycle._instruments.label_sets import AttributeSets, LabelSets, MetricColumns
 from otel_lifecycle._instruments.moment import Moment
 from otel_lifecycle._instruments.recording import FinishedRequest
-from otel_lifecycle._instruments.samples import Parts
+from otel_lifecycle._instruments.samples import Parts, gathered
 from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._request import ending
 from tests.support.telemetry import Telemetry
@@ -68,7 +68,7 @@ class Kept:
     def _take(self, name: str) -> Any:
         def take(attributes: Mapping[str, Any], samples: Parts) -> None:
             key = name, tuple(sorted(attributes.items()))
-            pairs = list(samples)
+            pairs: list[tuple[Any, Any]] = list(gathered(samples))
             self.samples.setdefault(key, []).extend(value for value, _ in pairs)
             self.taken.setdefault(key, []).extend(
                 (value, moment.span_context.trace_id, moment.time_unix_nano, moment.sampled) for value, moment in pairs
