@@ -55,7 +55,7 @@ def own_conditions(known: GivenConditions) -> RequestConditions:
 
 
 class RequestKind:
-    """What requests have in common that are opened alike; nothing changes it.
+    """What requests have in common that are opened alike; nothing changes it, but conditions of a request alone.
 
     ``events``: those of its shape; ``last``: how many complete it.  ``span_name``, ``attributes``: what its span
     starts with.  ``engine``: what it competes for.  ``request_id``: what its engine calls it, if that was given.

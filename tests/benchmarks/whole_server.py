@@ -143,17 +143,33 @@ def whole_server(say: Say) -> Iterator[Budget]:
             say(f"    by hand {against_plain(loads, 'hand').figure:.3f}; the contract says {contract:g}")
             name = f"server_{shape.streams}_streams_{shape.tokens}_tokens"
             costs = {mode: median(load.cpu_per_token for load in loads[mode]) * 1e6 for mode in JUDGED}
-            yield replace(decide(name, limit(contract, loads), against_plain(loads, "stream")), costs=costs)
+            yield replace(verdict(name, contract, loads), costs=costs)
 
 
-def limit(contract: float, loads: Loads) -> float:
-    """Return what the same costs by hand, and a tenth of that, or the contract's; the server itself is in both."""
-    return max(contract, 1 + A_TENTH_MORE * (against_plain(loads, "hand").figure - 1))
+def verdict(name: str, contract: float, loads: Loads) -> Budget:
+    """Judge a load; the bounds of the figure are as wide as those of its ratio to the limit."""
+    ratio, figure = against_limit(contract, loads), against_plain(loads, "stream").figure
+    limit = figure / ratio.figure
+    return decide(name, limit, Interval(figure, limit * ratio.low, limit * ratio.high))
 
 
 def settled(contract: float, loads: Loads) -> bool:
     """Whether there are windows enough."""
-    return against_plain(loads, "stream").settled(limit(contract, loads))
+    return against_limit(contract, loads).settled(1)
+
+
+def against_limit(contract: float, loads: Loads) -> Interval:
+    """Return the CPU of a token against its limit in the same window: so the noise of the limit counts, too.
+
+    The limit is what the same costs by hand above the bare server, and a tenth of it; the contract's if that is more.
+    """
+    limits = [
+        bare.cpu_per_token + A_TENTH_MORE * (hand.cpu_per_token - bare.cpu_per_token)
+        for bare, hand in zip(loads["plain"], loads["hand"], strict=True)
+    ]
+    if 1 + A_TENTH_MORE * (against_plain(loads, "hand").figure - 1) < contract:
+        limits = [contract * bare.cpu_per_token for bare in loads["plain"]]
+    return middle([one.cpu_per_token / most for one, most in zip(loads["stream"], limits, strict=True)])
 
 
 def more_servers(say: Say) -> Iterator[Budget]:
