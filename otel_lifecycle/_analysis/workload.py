@@ -17,7 +17,8 @@ from otel_lifecycle._analysis.stated import Stated, stated
 from otel_lifecycle._table.requests.from_span import is_request
 from otel_lifecycle._table.requests.troubles import note_troubles
 from otel_lifecycle._table.row import row_of_span
-from otel_lifecycle._table.sources.spans import Item, MadeRow, Span
+from otel_lifecycle._table.sources.made_rows import MadeRows
+from otel_lifecycle._table.sources.spans import Item, Span
 from otel_lifecycle._table.sources.tally import MAX_NOTES, ReadingTally
 from otel_lifecycle._table.store import RequestTable
 
@@ -126,8 +127,8 @@ def gather(items: Iterable[Item], settings: WorkloadSettings, tally: ReadingTall
     workload = Workload(settings, tally)
     with _no_cycles():
         for item in items:
-            if isinstance(item, MadeRow):
-                workload.table.add_made(item.cells)
+            if isinstance(item, MadeRows):
+                workload.table.add_made(item)
             elif not isinstance(item, Span):
                 workload.resources.add(item)
             elif is_request(item):

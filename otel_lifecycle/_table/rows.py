@@ -12,8 +12,9 @@ from otel_lifecycle._table.events.replayed import replayed
 from otel_lifecycle._table.requests.from_span import is_request
 from otel_lifecycle._table.requests.troubles import note_troubles
 from otel_lifecycle._table.row import TableRow, row_of, row_of_span
+from otel_lifecycle._table.sources.made_rows import MadeRows
 from otel_lifecycle._table.sources.reader import STDIN, Reader
-from otel_lifecycle._table.sources.spans import MadeRow, Span
+from otel_lifecycle._table.sources.spans import Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 from otel_lifecycle._table.store import STATED
 
@@ -22,8 +23,8 @@ Progress = Callable[[int], None]
 
 def rows_of(
     sources: Iterable[str], tally: ReadingTally, *, shape: str = "default", progress: Progress | None = None
-) -> Iterator[TableRow | MadeRow]:
-    """Yield a row per request of some sources.
+) -> Iterator[TableRow | MadeRows]:
+    """Yield a row per request of some sources, or many at a time.
 
     Raises NotATrace for a file that is neither trace nor event log.
     """
@@ -40,9 +41,9 @@ def rows_of(
             yield from _of_events(source, shape, tally, progress)
 
 
-def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow | MadeRow]:
+def _of_spans(reader: Reader, shape: str, tally: ReadingTally) -> Iterator[TableRow | MadeRows]:
     for item in reader:
-        if isinstance(item, MadeRow):
+        if isinstance(item, MadeRows):
             yield item
         elif isinstance(item, Span) and is_request(item):
             note_troubles(item, tally)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,13 +15,17 @@ from otel_lifecycle._table.errors import Unusable
 from otel_lifecycle._table.machine import to_json_bytes
 from otel_lifecycle._table.row import TableRow
 from otel_lifecycle._table.schema import COLUMNS, TABLE, create_statement
-from otel_lifecycle._table.sources.spans import MadeRow
+from otel_lifecycle._table.sources.made_rows import MadeRows
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 BATCH: Final = 20_480
-"""Rows written together.  They pass through a Parquet file: that keeps every digit, and nothing is parsed."""
+"""Rows written together, or some more.  They pass through a Parquet file: that keeps digits, and nothing is parsed."""
+AT_ONCE: Final = 256
+"""Rows that are handed over together, of those that come one by one: the processor finds them in its cache."""
+FEW: Final = 16
+"""So many rows at least are handed over by columns: for fewer, each column costs more than its values."""
 MEMORY: Final = "160MB"
 """What the database holds in memory; the rest is on disk.  Python needs about as much for itself."""
 STATED: Final = tuple([column.name for column in COLUMNS if column.name != "arrival"])
@@ -82,25 +87,38 @@ class RequestTable:
 
     def add(self, row: TableRow) -> None:
         """Add a row; it is in the table after the next :meth:`flush`."""
-        self.add_made(tuple(map(row.get, self.columns)))
+        self._add_cells(tuple(map(row.get, self.columns)))
 
-    def add_made(self, cells: tuple[Any, ...]) -> None:
-        """Add a row as its cells in the order of :attr:`columns`; nested ones may be text of JSON."""
+    def add_made(self, rows: MadeRows) -> None:
+        """Add rows whose columns are those of the table."""
+        if rows.size < FEW:
+            cells = [one if type(one) is list else repeat(one, rows.size) for one in rows.columns]
+            for row in zip(*cells, strict=True):
+                self._add_cells(row)
+        else:
+            # They come after all that are pending.
+            self._hand_pending()
+            self._hand(rows.columns, rows.size)
+
+    def _add_cells(self, cells: tuple[Any, ...]) -> None:
         self._pending.append(cells)
-        if len(self._pending) == handed.AT_ONCE:
-            self._hand()
+        if len(self._pending) == AT_ONCE:
+            self._hand_pending()
 
-    def _hand(self) -> None:
-        """Hand over pending rows, column by column: few at once, for the processor finds those in its cache."""
-        size = len(self._pending)
-        for column, filled, cells in zip(self._kept, self._filled, zip(*self._pending, strict=True), strict=True):
-            if cells[0] is None and cells.count(None) == size:
-                filled.skip(size)
+    def _hand_pending(self) -> None:
+        if self._pending:
+            self._hand(list(map(list, zip(*self._pending, strict=True))), len(self._pending))
+            self._pending.clear()
+
+    def _hand(self, columns: Sequence[Any], size: int) -> None:
+        """Hand over some rows, column by column."""
+        for column, filled, cells in zip(self._kept, self._filled, columns, strict=True):
+            if type(cells) is not list:
+                filled.repeat(cells, size)
             elif column.type in _FLAT:
                 filled.take(cells)
             else:
                 filled.take([None if cell is None else _as_json(cell) for cell in cells])
-        self._pending.clear()
         self._handed += size
         self.count += size
         if self._handed >= BATCH:
@@ -108,8 +126,7 @@ class RequestTable:
 
     def flush(self) -> None:
         """Write what is pending."""
-        if self._pending:
-            self._hand()
+        self._hand_pending()
         if self._handed:
             self._write()
         if self._begun:
@@ -180,11 +197,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def fill(table: RequestTable, rows: Iterable[TableRow | MadeRow]) -> None:
+def fill(table: RequestTable, rows: Iterable[TableRow | MadeRows]) -> None:
     """Put all rows into a table."""
     for row in rows:
-        if isinstance(row, MadeRow):
-            table.add_made(row.cells)
+        if isinstance(row, MadeRows):
+            table.add_made(row)
         else:
             table.add(row)
     table.flush()

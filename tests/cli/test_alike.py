@@ -19,8 +19,11 @@ from otel_lifecycle._table.requests.from_span import is_request
 from otel_lifecycle._table.requests.troubles import note_troubles
 from otel_lifecycle._table.row import row_of_span
 from otel_lifecycle._table.schema import COLUMNS
+from otel_lifecycle._table.sources import shortcut
+from otel_lifecycle._table.sources.made_rows import MadeRows
 from otel_lifecycle._table.sources.reader import Reader
-from otel_lifecycle._table.sources.spans import MadeRow, Span
+from otel_lifecycle._table.sources.seen import Seen
+from otel_lifecycle._table.sources.spans import Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 from otel_lifecycle._table.store import STATED
 from tests.cli.generator import START_NS, Load, encode, line, request_span_of, simulate, spans_of, write
@@ -51,10 +54,13 @@ def rows(path: Path, alike: AlikeSpans | None) -> tuple[list[Any], ReadingTally,
     tally, found, made, refused = ReadingTally(), list[Any](), 0, ""
     try:
         for item in Reader([str(path)], tally, alike=alike):
-            if isinstance(item, MadeRow):
-                made += 1
-                found.append(row_of_cells(item.cells))
-                assert (item.trace_id, item.span_id) == (found[-1]["trace_id"], found[-1]["span_id"])
+            if isinstance(item, MadeRows):
+                made += item.size
+                ready = rows_of_columns(item)
+                found += ready
+                assert [item.trace_ids, item.span_ids] == [
+                    [row[name] for row in ready] for name in ("trace_id", "span_id")
+                ]
             elif isinstance(item, Span) and is_request(item):
                 note_troubles(item, tally)
                 found.append(orjson.loads(to_json_bytes(row_of_span(item))))
@@ -65,10 +71,14 @@ def rows(path: Path, alike: AlikeSpans | None) -> tuple[list[Any], ReadingTally,
     return found, tally, refused, made
 
 
-def row_of_cells(cells: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row of plain data: nested cells come as JSON."""
-    told = {name: cell for name, cell in zip(STATED, cells, strict=True) if cell is not None}
-    return {name: orjson.loads(cell) if name in NESTED else cell for name, cell in told.items()}
+def rows_of_columns(made: MadeRows) -> list[dict[str, Any]]:
+    """Return rows of plain data: nested cells come as JSON."""
+    columns = [one if isinstance(one, list) else [one] * made.size for one in made.columns]
+    told = [
+        {name: cell for name, cell in zip(STATED, cells, strict=True) if cell is not None}
+        for cells in zip(*columns, strict=True)
+    ]
+    return [{name: orjson.loads(cell) if name in NESTED else cell for name, cell in row.items()} for row in told]
 
 
 def both(path: Path, content: bytes) -> int:
@@ -182,6 +192,49 @@ def test_attributes_of_any_kind_are_read_alike(
     document["resourceSpans"][0]["resource"]["attributes"] = encode(resource)
     path = tmp_path / "attributes.jsonl"
     both(path, orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE) + line(REQUESTS[4:8]))
+
+
+TWINS = st.sampled_from(["example.left", "example.here", "example.past"])
+
+
+# One message of the group has to be parsed, and only then is it seen that two forms differ.
+@example(keys=["example.left"] * 6 + ["example.here"] * 3 + ["example.past"] * 3, broken=11)
+@BOTH
+@given(keys=st.lists(TWINS, min_size=12, max_size=12), broken=st.integers(0, 12))
+def test_forms_of_the_same_length_are_told_apart(tmp_path: Path, keys: list[str], broken: int) -> None:
+    """Spans that differ in a key of the same length, in four messages that are read together."""
+    spans = [
+        text({**one, "attributes": one["attributes"] + encode({key: 5})})
+        for one, key in zip(REQUESTS, keys, strict=False)
+    ]
+    if broken < len(spans):
+        spans[broken] = re.sub(r'(?<="inference.e2e","value":\{"doubleValue":)[0-9.]+', "1.", spans[broken])
+    content = "".join([message(*spans[at : at + 3]) for at in range(0, 12, 3)])
+    assert both(tmp_path / "twins.jsonl", content.encode()) >= 9
+
+
+def test_a_file_is_the_same_in_groups_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of requests, one of them twice, of no JSON and of no message, read one by one and together."""
+    lines = [line(REQUESTS[at : at + 3]) for at in range(0, 30, 3)]
+    lines[3:3] = [b"no JSON\n", b"{}\n", line(spans_of(next(simulate(LOAD)), LOAD))]
+    found = []
+    for together in (1, 10_000, 2**19):
+        monkeypatch.setattr(shortcut, "TOGETHER", together)
+        assert both(tmp_path / "groups.jsonl", b"".join(lines)) == 30
+        found.append(rows(tmp_path / "groups.jsonl", AlikeSpans(STATED))[:3])
+    assert found[0] == found[1] == found[2]
+
+
+@given(
+    ids=st.lists(st.lists(st.integers(0, 12).map(str), max_size=6), max_size=8),
+    capacity=st.integers(1, 20),
+)
+def test_spans_are_remembered_many_at_a_time_as_one_by_one(ids: list[list[str]], capacity: int) -> None:
+    """Also where one comes twice among them, and where the memory is full."""
+    together, alone = Seen(capacity), Seen(capacity)
+    for some in ids:
+        assert together.add_all(some, some) == [alone.add(one, one) for one in some]
+    assert together.forgotten == alone.forgotten
 
 
 def test_a_request_that_breaks_a_rule_stands_among_the_others(tmp_path: Path) -> None:

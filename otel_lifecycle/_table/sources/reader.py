@@ -9,18 +9,22 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import compress, repeat
+from operator import not_
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from otel_lifecycle._table.errors import BEING_READ, NotATrace, Unusable
 from otel_lifecycle._table.sources.decoders import decode_message, decoder_of
-from otel_lifecycle._table.sources.framing import BROKEN, CutShort, Stream, messages, unpacked
+from otel_lifecycle._table.sources.framing import BROKEN, CutShort, Message, Stream, messages, unpacked
 from otel_lifecycle._table.sources.intake import Intake
+from otel_lifecycle._table.sources.made_rows import MadeRows
 from otel_lifecycle._table.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._table.sources.seen import Seen
-from otel_lifecycle._table.sources.spans import Item, MetricPoint
+from otel_lifecycle._table.sources.shortcut import Found, Shortcut, grouped
+from otel_lifecycle._table.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 
 Opener: TypeAlias = Callable[[], IO[bytes]]
@@ -29,13 +33,6 @@ STDIN: Final = "-"
 CHUNK: Final = 2**20
 TELEMETRY: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceLogs"', b'"data"', b'"batches"', b'"traceID"')
 """What a JSON line that was cut short still shows of a trace file."""
-
-
-class Shortcut(Protocol):
-    """Reads a message without parsing it, where it can."""
-
-    def take(self, content: bytes, intake: Intake, /) -> bool:
-        """Put all of a message of JSON into an intake; return False, and do nothing, where it has to be parsed."""
 
 
 def is_url(source: str) -> bool:
@@ -48,8 +45,8 @@ class Reader:
 
     ``tally`` tells what was read and what was not.  ``everything``: spans of any library, too.  ``progress`` is called
     with the number of bytes as they are read.  ``pipe`` opens what ``-`` stands for.  With ``alike``, requests may come
-    as rows.  Raises NotATrace for a named file
-    that holds no telemetry, Unusable for one that cannot be opened, NoAnswer for a Jaeger that does not answer.
+    as rows, many at a time.  Raises NotATrace for a named file that holds no telemetry, Unusable for one that cannot be
+    opened, NoAnswer for a Jaeger that does not answer.
     """
 
     def __init__(
@@ -74,15 +71,30 @@ class Reader:
         for source in self.sources:
             for batch in self._batches(source):
                 # Across all sources: a rotated file and its copy are often both given.
-                yield from filter(self._is_new, batch)
+                for item in batch:
+                    if isinstance(item, MadeRows):
+                        yield self._new_of(item)
+                    elif self._is_new(item):
+                        yield item
         # Past the memory for ids a duplicate counts twice; the report says so instead of hiding it.
         self.tally.counts["duplicates_unchecked"] = self._seen.forgotten
 
-    def _is_new(self, item: Item) -> bool:
+    def _is_new(self, item: Span | MetricPoint) -> bool:
         if isinstance(item, MetricPoint) or self._seen.add(item.trace_id, item.span_id):
             return True
-        self.tally.add("duplicate", f"span {item.span_id} of trace {item.trace_id}")
+        self._note_duplicate(item.trace_id, item.span_id)
         return False
+
+    def _new_of(self, rows: MadeRows) -> MadeRows:
+        new = self._seen.add_all(rows.trace_ids, rows.span_ids)
+        if all(new):
+            return rows
+        for trace_id, span_id in compress(zip(rows.trace_ids, rows.span_ids, strict=True), map(not_, new)):
+            self._note_duplicate(trace_id, span_id)
+        return rows.chosen(new)
+
+    def _note_duplicate(self, trace_id: str, span_id: str) -> None:
+        self.tally.add("duplicate", f"span {span_id} of trace {trace_id}")
 
     def _batches(self, source: str) -> Iterator[list[Item]]:
         """Yield the items of a source, message by message."""
@@ -138,12 +150,13 @@ class Reader:
     def _messages(self, name: str, stream: Stream) -> Iterator[list[Item]]:
         known, number, problem, cut = 0, 0, "it holds no message", False
         try:
-            for number, message in enumerate(messages(stream), 1):
+            for number, (message, found) in enumerate(self._found(name, stream), 1):
                 intake = self._intake(name, number)
                 BEING_READ.set(intake.place)
-                short = self._alike is not None and message[0] == "json" and self._alike.take(message[1], intake)
+                if found is not None:
+                    found.put(intake)
                 # One bad message does not end the file: after a crash the next line is whole again.
-                if not short and (reason := decode_message(message, intake)):
+                elif reason := decode_message(message, intake):
                     problem = reason
                     cut |= self._unread(message[1], intake.place, reason)
                     continue
@@ -165,6 +178,20 @@ class Reader:
             self.tally.add("not_a_trace", f"{name}: {problem}")
             return
         self.tally.read["messages"] += known
+
+    def _found(self, name: str, stream: Stream) -> Iterator[tuple[Message, Found | None]]:
+        """Yield the messages of a file, and what is found in them without parsing."""
+        if self._alike is None:
+            yield from zip(messages(stream), repeat(None), strict=False)
+            return
+        line = 1
+        for group in grouped(messages(stream)):
+            found: Sequence[Found | None] = [None] * len(group)
+            if group[0][0] == "json":
+                BEING_READ.set(self._intake(name, line).place)
+                found = self._alike.read([content for _, content in group], name, line)
+            yield from zip(group, found, strict=True)
+            line += len(group)
 
     def _unread(self, message: bytes, place: str, reason: str) -> bool:
         """Count a message that was not read; return whether it is a trace that was cut short."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 CAPACITY: Final = 1_000_000
@@ -33,3 +34,12 @@ class Seen:
             self._old, self._young = self._young, set()
         self._young.add(key)
         return True
+
+    def add_all(self, trace_ids: Sequence[str], span_ids: Sequence[str]) -> list[bool]:
+        """Remember some spans; return whether each is new."""
+        keys = set(map(hash, zip(trace_ids, span_ids, strict=True)))
+        known = len(keys) < len(span_ids) or not (self._young.isdisjoint(keys) and self._old.isdisjoint(keys))
+        if known or len(self._young) + len(keys) > self._capacity:
+            return list(map(self.add, trace_ids, span_ids))
+        self._young |= keys
+        return [True] * len(span_ids)

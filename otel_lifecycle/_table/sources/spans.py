@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from otel_lifecycle._table.sources.made_rows import MadeRows
+
 Attributes: TypeAlias = Mapping[str, Any]
 
 
@@ -71,15 +73,7 @@ class MetricPoint:
     cumulative: bool = False
 
 
-class MadeRow(NamedTuple):
-    """A request that was read without a span: the cells of its row of the table, nested ones as text of JSON."""
-
-    trace_id: str
-    span_id: str
-    cells: tuple[Any, ...]
-
-
-Item: TypeAlias = Span | MetricPoint | MadeRow
+Item: TypeAlias = Span | MetricPoint | MadeRows
 
 
 def series(own: Attributes, resource: Attributes) -> str:
