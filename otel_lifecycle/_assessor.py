@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 
 from otel_lifecycle._core.attributes import AttributeValue
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.usual import Rules, UsualEnd
+from otel_lifecycle._core.usual import Rules, UsualEnd, UsualFields
 from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._core.verdict import Finished, Verdict
 
@@ -30,7 +30,7 @@ class Assessor(Protocol):
     interference: bool
     survives_fork: bool
     rules: Rules
-    take_usual: Callable[[UsualEnd, int], None]
+    take_usual: Callable[[UsualFields, int], None]
 
     def assess(self, finished: Finished, context: Context | None) -> Verdict:
         """Judge a finished request and record its metrics; ``context`` is that of its span."""

@@ -13,7 +13,14 @@ from typing import Any, Final, cast
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    get_current_span,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_lifecycle import semconv
@@ -109,8 +116,8 @@ def links_to_culprits(interference: Interference | None) -> list[Link]:
     """
     links: list[Link] = []
     for culprit in () if interference is None else interference.culprits:
-        # The logs of the runtime know requests by nothing else.
-        context, request_id = cast("Neighbour", culprit.who)
+        # The logs of the runtime know requests by nothing else, and those whose span no processor saw not at all.
+        context, request_id = cast("Neighbour | None", culprit.who) or (INVALID_SPAN_CONTEXT, None)
         if context.trace_flags.sampled:
             attributes: dict[str, str | float] = {
                 semconv.LINK_REASON: culprit.reason,

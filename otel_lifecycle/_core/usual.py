@@ -8,8 +8,7 @@ the same request, for a tenth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -78,8 +77,21 @@ class UsualEnd(NamedTuple):
         return len(self.log) if self.log is not None else 1 if SHAPES[self.shape].streams else None
 
 
-usual_end: Final[Callable[[tuple[Any, ...]], UsualEnd]] = partial(tuple.__new__, UsualEnd)
-"""Makes a :class:`UsualEnd` of all its fields in order, in half the time of its class."""
+UsualFields: TypeAlias = tuple[
+    str,
+    Sequence[int],
+    "Sequence[int] | None",
+    RequestLabels,
+    "Mapping[str, int] | None",
+    bool,
+    "Interference | None",
+    "UsualGaps | None",
+    Any,
+    int,
+    Rules,
+    "UsualVerdict | None",
+]
+"""The fields of a :class:`UsualEnd` in order, by themselves: to make one of them takes longer than to hand it over."""
 
 
 class UsualVerdict(NamedTuple):

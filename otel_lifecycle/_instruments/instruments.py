@@ -23,7 +23,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 
 from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
-from otel_lifecycle._core.usual import UsualEnd, UsualVerdict
+from otel_lifecycle._core.usual import UsualEnd, UsualFields, UsualVerdict
 from otel_lifecycle._core.verdict import Finished, Verdict
 from otel_lifecycle._instruments.buffer import AS_GAPS, SORTED, FoldBuffer
 from otel_lifecycle._instruments.columns import Columns, Take
@@ -49,9 +49,9 @@ class Instruments:
         self._columns = Columns()
         self._attributes = AttributeSets()
         self._sets = LabelSets(MetricColumns(self._attributes, self._columns, _takes(meter, self._gaps)))
-        self._buffer: FoldBuffer[HandedOver | UsualEnd] = FoldBuffer(self._fold, lambda: self._gaps.bulk)
+        self._buffer: FoldBuffer[HandedOver | UsualFields] = FoldBuffer(self._fold, lambda: self._gaps.bulk)
         # By itself, without a call in between: nearly every request comes this way.
-        self.take_usual: Callable[[UsualEnd, int], None] = self._buffer.put
+        self.take_usual: Callable[[UsualFields, int], None] = self._buffer.put
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
@@ -88,7 +88,7 @@ class Instruments:
         """Take a usual request that was judged."""
         # Its tokens are freed now, with their request: later they would have left the processor's cache.
         gaps = 0 if end.log is None else self._of_sorted(len(end.log))
-        self._buffer.put(end._replace(log=None, gaps=None, verdict=verdict), gaps)
+        self._buffer.put(tuple(end._replace(log=None, gaps=None, verdict=verdict)), gaps)
 
     def _of_sorted(self, gaps: int) -> int:
         """Return what so many sorted gaps count in the buffer."""
@@ -119,15 +119,15 @@ class Instruments:
         self._buffer.forget()
         self._columns.forget()
 
-    def _fold(self, values: list[HandedOver | UsualEnd]) -> None:
+    def _fold(self, values: list[HandedOver | UsualFields]) -> None:
         """Fold these values, and take off each that was begun; callers hold the buffer's lock."""
         # The order of the samples is that of the requests.
         for kind, group in groupby(values.copy(), type):
             alike = list(group)
-            if kind is UsualEnd:
+            if kind is tuple:
                 del values[: len(alike)]
                 self._process.had_traffic = True
-                fold_usual(cast("list[UsualEnd]", alike), self._sets)
+                fold_usual(cast("list[UsualFields]", alike), self._sets)
             else:
                 for value in alike:
                     del values[0]

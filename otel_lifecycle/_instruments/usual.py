@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import chain, compress, count, repeat
+from itertools import chain, compress, count, repeat, starmap
 from operator import add, and_, attrgetter, eq, gt, is_, is_not, itemgetter, mul, not_, or_
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from otel_lifecycle._core.slo import Slo
 from otel_lifecycle._core.usual import (
     UsualDetail,
     UsualEnd,
+    UsualFields,
     UsualTimes,
     judge_detail,
     judge_objectives,
@@ -51,7 +52,7 @@ class _Together:
 
     __slots__ = ("ends", "fields")
 
-    def __init__(self, ends: Sequence[UsualEnd]) -> None:
+    def __init__(self, ends: Sequence[UsualFields]) -> None:
         self.ends = ends
         # Turned at C speed: reading field by field costs more than everything that is computed of a column.
         self.fields: Any = UsualEnd._make(zip(*ends, strict=True))
@@ -62,7 +63,7 @@ class _Together:
         shared = self.fields.labels, self.fields.shape, self.fields.rules
         if all(all(map(is_, column, repeat(column[0]))) for column in shared):
             return [self]
-        alike: dict[tuple[int, ...], list[UsualEnd]] = {}
+        alike: dict[tuple[int, ...], list[UsualFields]] = {}
         for key, end in zip(zip(*(map(id, column) for column in shared), strict=True), self.ends, strict=True):
             alike.setdefault(key, []).append(end)
         return list(map(_Together, alike.values()))
@@ -90,13 +91,13 @@ class _Together:
             else nothing
             if end.log is None and end.interference is None
             else judge_detail(end, bottleneck)
-            for end, bottleneck in zip(self.ends, times.bottlenecks, strict=True)
+            for end, bottleneck in zip(starmap(UsualEnd, self.ends), times.bottlenecks, strict=True)
         ]
         told = list(map(is_not, details, repeat(nothing)))
         return times, _Details(told, UsualDetail._make(zip(*map(_DETAIL, details), strict=True)))
 
 
-def fold_usual(ends: Sequence[UsualEnd], sets: LabelSets) -> None:
+def fold_usual(ends: Sequence[UsualFields], sets: LabelSets) -> None:
     """Judge usual requests and add their samples: the same as ``FinishedRequest`` of requests that are whole."""
     for together in _Together(ends).alike():
         _fold_alike(together, sets)
@@ -122,7 +123,7 @@ class _Columns:
     __slots__ = ("_fields", "_labels", "_live", "_moments", "_ones", "_shape", "_slo", "_times")
 
     def __init__(self, labels: LabelSet, together: _Together, times: UsualTimes) -> None:
-        one = together.ends[0]
+        one = UsualEnd(*together.ends[0])
         rules = one.rules
         self._labels = labels
         self._fields = together.fields

@@ -163,7 +163,8 @@ class PlainRequest(OneAtATime):
         engine = here.engines.log(kind.engine)
         if engine is None:
             return
-        who = self.span.get_span_context(), kind.request_id
+        # Without a sampled span there is nothing to link to.
+        who = None if self._unseen else (self.span.get_span_context(), kind.request_id)
         if self.whole is None:
             self._engine = engine
             self._slot = engine.open_in_course(who, kind.shape, self._times)

@@ -16,7 +16,7 @@ from otel_lifecycle._assessor import RegisteredRequest
 from otel_lifecycle._core.interference import Interference
 from otel_lifecycle._core.stalls import find_stalls_in
 from otel_lifecycle._core.tokens import Log
-from otel_lifecycle._core.usual import UsualGaps, usual_end, usual_gaps, usual_report
+from otel_lifecycle._core.usual import UsualEnd, UsualGaps, usual_gaps, usual_report
 from otel_lifecycle._core.usual_attributes import UsualNotes
 from otel_lifecycle._guard import guard
 from otel_lifecycle._log import say
@@ -105,26 +105,24 @@ class PlainEnding(PlainRequest):
         assessor = self._assessor
         if assessor is not None:
             given = kind.conditions
-            end = usual_end(
-                (
-                    kind.shape.name,
-                    self._times,
-                    log,
-                    given.labels,
-                    given.usage or None,
-                    alone,
-                    held,
-                    gaps,
-                    self.span.get_span_context(),
-                    self.offset,
-                    assessor.rules,
-                    None,
-                )
+            end = (
+                kind.shape.name,
+                self._times,
+                log,
+                given.labels,
+                given.usage or None,
+                alone,
+                held,
+                gaps,
+                self.span.get_span_context(),
+                self.offset,
+                assessor.rules,
+                None,
             )
             if self._unseen:
                 assessor.take_usual(end, 0 if log is None else len(log))
             else:
-                self._told = assessor.judge_usual(end, _NOTHING_NOTED), held
+                self._told = assessor.judge_usual(UsualEnd(*end), _NOTHING_NOTED), held
 
     def _finish(self, register: dict[int, RegisteredRequest]) -> None:
         """Hand its times over, end the span, and leave the register."""
