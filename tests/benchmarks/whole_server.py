@@ -52,7 +52,7 @@ class Shape:
 JUDGED: Final = ("plain", "stream", "hand")
 EVERY: Final = ("plain", "stream", "token", "naive")
 BUDGETED: Final = ((1.25, Shape(64, 100)), (1.06, Shape(64, 1000)))
-SECONDS_EACH: Final = 90
+SECONDS_EACH: Final = 140
 """Each load goes on for so long, or until it is settled."""
 FURTHER: Final = (Shape(64, 10), Shape(1, 1000), Shape(64, 1000), Shape(1000, 1000))
 STACK: Final = "h11"
