@@ -19,6 +19,7 @@ from opentelemetry.context import Context, get_current
 from otel_lifecycle import _propagation, driver
 from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._core.text import is_a, shown
+from otel_lifecycle._keywords import plain_names
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, anchor
 from otel_lifecycle._request.conditions import check_names, check_role, given
 from otel_lifecycle._request.handle import tracked_of
@@ -51,6 +52,7 @@ class _Opener:
 
     def __init__(self, tokens: Counter | None, call: ReadCall | None, arguments: dict[str, Any]) -> None:
         self.tokens = tokens
+        arguments = {**plain_names(arguments)}
         self._options = {
             "shape": get_shape(arguments.pop("shape", "default")).name,
             "arrived_at_ns": arguments.pop("arrived_at_ns", NOW),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
+from itertools import repeat
+from operator import is_
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,6 +27,14 @@ def with_keywords(defaults: Mapping[str, object]) -> Callable[[Function], Functi
         return function
 
     return decorate
+
+
+def plain_names(keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return keywords whose names are plain texts: a name of another class of text may raise when it is compared."""
+    # In C, since nearly all are plain.
+    if all(map(is_, map(type, keywords), repeat(str))):
+        return keywords
+    return {str.__str__(name): value for name, value in keywords.items()}
 
 
 def refuse_unknown(function: str, keywords: Mapping[str, object], known: Collection[str]) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_lifecycle._core import endings
 from otel_lifecycle._core.values import MAX_CHUNK
+from otel_lifecycle._keywords import plain_names
 from otel_lifecycle._request import conditions
 from otel_lifecycle._request.active import Active
 from otel_lifecycle._request.clock import NOW, AtNs, past_reading
@@ -247,7 +248,7 @@ class Request(TokenPath):
         metric.  ``shape``: as of :func:`otel_lifecycle.request`, until the first boundary that the two shapes do not
         have in common; later it is an ``invalid_value`` violation.
         """
-        self._tracked.set(conditions.given(values))
+        self._tracked.set(conditions.given(plain_names(values)))
 
     def response(
         self,

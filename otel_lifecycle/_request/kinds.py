@@ -16,6 +16,7 @@ from otel_lifecycle import semconv
 from otel_lifecycle._core.labels import RequestLabels
 from otel_lifecycle._core.lifecycle import Shape
 from otel_lifecycle._core.text import clean
+from otel_lifecycle._keywords import plain_names
 from otel_lifecycle._request.conditions import CONDITIONS, USUAL_LABELS, RequestConditions
 from otel_lifecycle.errors import InvalidValue
 
@@ -90,6 +91,10 @@ class RequestKind:
         self.in_tokens = labels.unit is None
 
 
+_Known: TypeAlias = "tuple[Shape | None, Mapping[str, object], RequestKind | None]"
+"""A set of conditions as it was given, its shape, and what was read of it."""
+
+
 class Kinds:
     """The kinds that were read before, by their shape and their conditions as they were given.
 
@@ -99,9 +104,9 @@ class Kinds:
     __slots__ = ("_last", "_sets")
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[object, ...], RequestKind] = {}
+        self._sets: dict[tuple[object, ...], _Known] = {}
         # The last set that was found, replaced as a whole: most servers ask for the same one each time.
-        self._last: tuple[Shape | None, Mapping[str, object], RequestKind | None] = (None, {}, None)
+        self._last: _Known = (None, {}, None)
 
     def find(self, shape: Shape, values: Mapping[str, object]) -> RequestKind | None:
         """Return what was read of these before."""
@@ -110,12 +115,17 @@ class Kinds:
             if type(value) is not str:
                 return None
         same_shape, same_values, found = self._last
-        if same_shape is shape and same_values == values:
-            return found
-        found = self._sets.get((shape.name, *values.items()))
-        if found is not None:
-            self._last = shape, {**values}, found
-        return found
+        try:
+            if same_shape is shape and same_values == values:
+                return found
+            known = self._sets.get((shape.name, *values.items()))
+        except Exception:  # noqa: BLE001  # a name may be of a class of text whose `__eq__` raises
+            return None
+        if known is None:
+            return None
+        # As it was kept: a name as it was given would be compared with those of other requests.
+        self._last = known
+        return known[2]
 
     def read(
         self, shape: Shape, values: Mapping[str, object], name_span: NameSpan
@@ -124,6 +134,7 @@ class Kinds:
         known = self.find(shape, values)
         if known is not None:
             return known, []
+        values = plain_names(values)
         own = values.keys() & _OWN
         shared = {name: value for name, value in values.items() if name not in own} if own else values
         known = self.find(shape, shared) if own else None
@@ -149,8 +160,9 @@ class Kinds:
         """Remember a set, if there is room; only of clean texts, so that what is kept is bounded by their length."""
         if len(self._sets) < MAX_SETS and all(type(text) is str and clean(text) == text for text in values.values()):
             known = SharedConditions(read.labels, read.attributes.copy(), engine=read.engine)
+            kind = RequestKind(shape, known, _span_name(read.labels, name_span))
             key = (shape.name, *values.items())
-            self._sets[key] = RequestKind(shape, known, _span_name(read.labels, name_span))
+            self._sets[key] = shape, {**values}, kind
 
 
 def _span_name(labels: RequestLabels, name_span: NameSpan) -> str:

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, TracerProvider
 from otel_lifecycle import _propagation
 from otel_lifecycle._core.lifecycle import SHAPES, get_shape
 from otel_lifecycle._core.text import is_a
-from otel_lifecycle._keywords import refuse_unknown, with_keywords
+from otel_lifecycle._keywords import plain_names, refuse_unknown, with_keywords
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import NOW, Anchor, AtNs, MonotonicTime, anchor, arrival_of, past_reading
 from otel_lifecycle._request.conditions import (
@@ -75,9 +75,10 @@ def request(
     source = source_of(tracer_provider, here)
     kind, wrong = source.kinds.find(the_shape, conditions), _NOTHING_WRONG
     if kind is None:
-        refuse_unknown("request", conditions, CONDITION_DEFAULTS)
-        check_role(conditions.get("role", "whole"))
-        kind, wrong = source.read_kind(the_shape, given(conditions))
+        plain = plain_names(conditions)
+        refuse_unknown("request", plain, CONDITION_DEFAULTS)
+        check_role(plain.get("role", "whole"))
+        kind, wrong = source.read_kind(the_shape, given(plain))
     if not wrong:
         return _open(here, source, kind, started, arrived_at_ns, previous, parent, False)
     # Not by a local name: a fault's traceback keeps this frame, and so would the frame keep the handle.

@@ -19,6 +19,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, set_span_in_context
 from otel_lifecycle._core.lifecycle import BOUNDARIES, Shape
 from otel_lifecycle._core.timeline import Timeline
 from otel_lifecycle._core.values import MAX_CHOICES, check_choice
+from otel_lifecycle._keywords import plain_names
 from otel_lifecycle._log import say
 from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
 from otel_lifecycle._request.conditions import given
@@ -86,7 +87,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
     shape = whole.state.timeline.shape
     opened, offset = anchor()
     source = whole.source
-    kind, wrong = source.read_kind(shape, {**_inherited(whole), **given(more), "role": "part"})
+    kind, wrong = source.read_kind(shape, {**_inherited(whole), **given(plain_names(more)), "role": "part"})
     context = set_span_in_context(whole.span, whole.parent)
     start = offset + arrival_of(arrived_at_ns, opened, offset)
     span: Span = INVALID_SPAN
