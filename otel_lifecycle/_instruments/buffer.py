@@ -96,7 +96,8 @@ class FoldBuffer(Generic[_Value]):
     def forget(self) -> None:
         """Drop what a forked child inherited, its parent's values and a lock that a thread there may hold."""
         self._lock = threading.RLock()
-        self._values.clear()
+        # Another one: a fold that was forked in its middle puts back into the old one what it leaves.
+        self._values = deque()
         self._gaps = 0
         self._helper = None
 

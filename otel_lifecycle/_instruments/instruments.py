@@ -55,6 +55,8 @@ class Instruments:
         # Never emptied: a combination that is no longer observed would leave its last count standing in the backend.
         # Its labels are bounded.
         self._active_seen: dict[Combination, None] = {}
+        # Replaced where a child forgets what it inherited.
+        self._inherited = object()
         # Weak, since the meter provider keeps this object, and a dropped processor must not live as long.
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         _observe(meter, semconv.ACTIVE_REQUESTS, self._observe_active)
@@ -116,11 +118,21 @@ class Instruments:
 
     def forget(self) -> None:
         """Drop what a forked child inherited: its parent counts that."""
+        self._inherited = object()
         self._buffer.forget()
         self._columns.forget()
 
     def _fold(self, values: list[HandedOver | UsualFields]) -> None:
         """Fold these values, and take off each that was begun; callers hold the buffer's lock."""
+        inherited = self._inherited
+        self._fold_in_order(values)
+        if self._inherited is inherited:
+            self._columns.flush()
+        else:
+            # A signal handler has forked meanwhile, and this is the child.
+            self._columns.forget()
+
+    def _fold_in_order(self, values: list[HandedOver | UsualFields]) -> None:
         # The order of the samples is that of the requests.
         for kind, group in groupby(values.copy(), type):
             alike = list(group)
@@ -132,7 +144,6 @@ class Instruments:
                 for value in alike:
                     del values[0]
                     self._fold_one(cast("HandedOver", value))
-        self._columns.flush()
 
     def _fold_one(self, value: HandedOver) -> None:
         if isinstance(value, FinishedRequest):

@@ -341,6 +341,20 @@ def test_what_waits_at_a_fork_is_counted_by_the_parent_alone(traced_into: Traced
     assert counted(reader.get_metrics_data()) == (3, 9, 6)
 
 
+def test_a_fold_that_was_forked_goes_on_for_nothing(traced_into: TracedInto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may fork while its thread folds: what the child goes on with, its parent counts."""
+    reader = PatientReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    provider, inner = traced_into(meters, sampler=ALWAYS_OFF), instruments.instruments_of(meters)
+    steps: list[Callable[..., Any]] = [lambda *_: inner.forget(), fold_usual]
+    monkeypatch.setattr(instruments, "fold_usual", lambda *given: [step(*given) for step in steps])
+    serve(provider, 3)
+    assert counted(reader.get_metrics_data()) == (0, 0, 0)
+    monkeypatch.setattr(instruments, "fold_usual", fold_usual)
+    serve(provider, 2)
+    assert counted(reader.get_metrics_data()) == (2, 6, 4)
+
+
 def forked(work: Callable[[], object]) -> object:
     """Return what ``work`` gives in a forked child."""
     reading, writing = os.pipe()
