@@ -15,7 +15,7 @@ from otel_lifecycle._table.alike.lists import Known, SpanList, settle
 from otel_lifecycle._table.alike.template import OtherForm
 from otel_lifecycle._table.sources import otlp_json
 from otel_lifecycle._table.sources.intake import Intake
-from otel_lifecycle._table.sources.shortcut import Found
+from otel_lifecycle._table.sources.shortcut import ReadMessage
 from otel_lifecycle._table.sources.tally import ReadingTally
 
 _SPANS: Final = '"spans":['
@@ -49,7 +49,7 @@ class AlikeSpans:
         self._known = lru_cache(KEPT)(_known)
         self._places = lru_cache(KEPT)(_places)
 
-    def read(self, contents: Sequence[bytes], source: str, line: int) -> list[Found | None]:
+    def read(self, contents: Sequence[bytes], source: str, line: int) -> list[ReadMessage | None]:
         """Read messages of consecutive lines, from this one on; None for each that has to be parsed."""
         while True:
             found = [self._lists(content, line + at) for at, content in enumerate(contents)]
@@ -59,7 +59,7 @@ class AlikeSpans:
                 # Once more; no template does so twice.
                 continue
 
-    def _messages(self, found: list[list[SpanList] | None], source: str) -> list[Found | None]:
+    def _messages(self, found: list[list[SpanList] | None], source: str) -> list[ReadMessage | None]:
         try:
             _settle(found, source)
         except otlp_json.MALFORMED:

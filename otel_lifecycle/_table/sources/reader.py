@@ -23,7 +23,7 @@ from otel_lifecycle._table.sources.intake import Intake
 from otel_lifecycle._table.sources.made_rows import MadeRows
 from otel_lifecycle._table.sources.parquet import MAGIC, spans_of_parquet
 from otel_lifecycle._table.sources.seen import Seen
-from otel_lifecycle._table.sources.shortcut import Found, Shortcut, grouped
+from otel_lifecycle._table.sources.shortcut import ReadMessage, Shortcut, grouped
 from otel_lifecycle._table.sources.spans import Item, MetricPoint, Span
 from otel_lifecycle._table.sources.tally import ReadingTally
 
@@ -179,14 +179,14 @@ class Reader:
             return
         self.tally.read["messages"] += known
 
-    def _found(self, name: str, stream: Stream) -> Iterator[tuple[Message, Found | None]]:
+    def _found(self, name: str, stream: Stream) -> Iterator[tuple[Message, ReadMessage | None]]:
         """Yield the messages of a file, and what is found in them without parsing."""
         if self._alike is None:
             yield from zip(messages(stream), repeat(None), strict=False)
             return
         line = 1
         for group in grouped(messages(stream)):
-            found: Sequence[Found | None] = [None] * len(group)
+            found: Sequence[ReadMessage | None] = [None] * len(group)
             if group[0][0] == "json":
                 BEING_READ.set(self._intake(name, line).place)
                 found = self._alike.read([content for _, content in group], name, line)

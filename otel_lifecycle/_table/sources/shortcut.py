@@ -12,7 +12,7 @@ TOGETHER: Final = 2**19
 """Bytes of messages that are read together: what is alike in them is done once."""
 
 
-class Found(Protocol):
+class ReadMessage(Protocol):
     """A message that was read without being parsed."""
 
     def put(self, intake: Intake, /) -> None:
@@ -22,7 +22,7 @@ class Found(Protocol):
 class Shortcut(Protocol):
     """Reads messages of JSON without parsing them, where it can."""
 
-    def read(self, contents: Sequence[bytes], source: str, line: int, /) -> Sequence[Found | None]:
+    def read(self, contents: Sequence[bytes], source: str, line: int, /) -> Sequence[ReadMessage | None]:
         """Read messages of consecutive lines, from this one on; None for each that has to be parsed."""
 
 
