@@ -165,6 +165,30 @@ def test_a_request_that_goes_its_course_is_never_made_whole(
     assert (counted, [point["value"] for point in read]) == (2, [3])
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("shape", ["default", "pooling"])
+@pytest.mark.parametrize("look", [False, True])
+def test_a_request_that_is_looked_at_is_counted_as_any_other(
+    make_telemetry: Callable[..., Telemetry], shape: str, sampled: bool, look: bool
+) -> None:
+    """What makes it whole changes nothing of what its processor is handed."""
+    telemetry = make_telemetry(sampler=ALWAYS_ON if sampled else ALWAYS_OFF)
+    runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
+    for _ in range(3):
+        with telemetry.request(shape=shape) as request:
+            request.admit()
+            assert not look or request.state == "preprocessing"
+            request.input_ready()
+            for _ in range(2 if shape == "default" else 0):
+                request.token()
+    requests, tokens = (
+        sum(int(point["value"] or 0) for point in telemetry.points(name))
+        for name in ("inference.requests", "inference.tokens")
+    )
+    ended = sum(point["count"] or 0 for point in telemetry.points("inference.request.duration"))
+    assert (requests, tokens, ended) == (3, 6 if shape == "default" else 0, 3)
+
+
 VALUES = st.one_of(
     st.sampled_from(["a", "b", "whole", "live", "prefill", "", " a ", "x" * 999, "a\x00b"]),
     st.sampled_from([None, True, 3, 0, -1, 2.5, b"a", ["a"], 2**70]),
