@@ -90,7 +90,7 @@ class Instruments:
         """Take a usual request that was judged."""
         # Its tokens are freed now, with their request: later they would have left the processor's cache.
         gaps = 0 if end.log is None else self._of_sorted(len(end.log))
-        self._buffer.put(end._replace(log=None, gaps=None, verdict=verdict), gaps)
+        self._buffer.put(tuple(end._replace(log=None, gaps=None, verdict=verdict)), gaps)
 
     def _of_sorted(self, gaps: int) -> int:
         """Return what so many sorted gaps count in the buffer."""
@@ -136,7 +136,7 @@ class Instruments:
         # The order of the samples is that of the requests.
         for kind, group in groupby(values.copy(), type):
             alike = list(group)
-            # With names or without.
+            # Nearly all come without names, and those that follow each other are folded together.
             if kind is tuple or kind is UsualEnd:
                 del values[: len(alike)]
                 self._process.had_traffic = True

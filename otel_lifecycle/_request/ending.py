@@ -225,7 +225,7 @@ class RequestEnding:
         )
         self._reported = "completed"
         if unseen:
-            assessor.take_usual(end, 0 if log is None else len(log))
+            assessor.take_usual(tuple(end), 0 if log is None else len(log))
             return
         notes = UsualNotes(state.events.dropped, state.disconnected, state.delivered)
         attributes = assessor.judge_usual(end, notes)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
 
 from otel_lifecycle._core.engines import EngineLogs
 from otel_lifecycle._core.lifecycle import get_shape
+from otel_lifecycle._instruments import instruments
+from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions
 from otel_lifecycle._request.kinds import Kinds, own_conditions
 from otel_lifecycle._request.state import RequestState
@@ -187,6 +189,29 @@ def test_a_request_that_is_looked_at_is_counted_as_any_other(
     )
     ended = sum(point["count"] or 0 for point in telemetry.points("inference.request.duration"))
     assert (requests, tokens, ended) == (3, 6 if shape == "default" else 0, 3)
+
+
+def test_usual_requests_of_every_kind_are_folded_together(
+    make_telemetry: Callable[..., Telemetry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is paid once for a fold would be paid for each request where recorded ones alternate with others."""
+    telemetry = make_telemetry(sampler=TraceIdRatioBased(0.5))
+    runtime().seen_with(telemetry.tracer_provider, telemetry.processor)
+    folded: list[int] = []
+
+    def counting(ends: Any, sets: Any) -> None:
+        folded.append(len(ends))
+        fold_usual(ends, sets)
+
+    monkeypatch.setattr(instruments, "fold_usual", counting)
+    for number in range(60):
+        with telemetry.request() as request:
+            request.admit()
+            assert number % 3 or request.state == "preprocessing"
+            request.input_ready()
+            request.token()
+    telemetry.processor.force_flush()
+    assert folded == [60]
 
 
 VALUES = st.one_of(
