@@ -158,7 +158,9 @@ class EngineSlot:
         # The piece is there before the view counts it.
         self.view = (count, stage, at)
         if stage == DECODE:
-            self.decoding = self.prefilled = at
+            self.decoding = at
+            # Where a time went back, a prefill that came before may be over after it.
+            self.prefilled = NEVER if self.unsure else at
         if self.began == NEVER and stage in RUNNING:
             self.began = at
         elif stage == QUEUE:

@@ -362,3 +362,17 @@ def test_too_many_beside_one() -> None:
     for number in range(1025):
         running(log, "one of many", 0, 0, 0, number)
     assert waited(log, 2000, 2001, 2002) == Interference()
+
+
+def test_a_prefill_counts_after_a_time_that_went_back() -> None:
+    """Another clock says that it was back in decode before its prefill was over: which is so is in doubt."""
+    log = EngineLog()
+    other = running(log, "other", 0, 0, 4 * MS, 20 * MS)
+    log.move(other, "preempted", 8 * MS)
+    log.move(other, "decode", 9 * MS)
+    slot = running(log, "me", 0, 0, 0, 1 * MS)
+    log.end(slot, 40 * MS, by=40 * MS)
+    report = build_report(Timeline(SHAPES["default"]), "completed")
+    report["timestamps"] = {"arrival": 0, "first_token": MS, "terminal": 40 * MS}
+    found = log.interference(slot, report, Stalls(intervals=((10 * MS, 30 * MS),)))
+    assert (found.stall_split, found.complete) == (StallSplit(prefill=10 * MS, unexplained=10 * MS), False)
