@@ -157,8 +157,11 @@ class Kinds:
         return conditions, wrong
 
     def _keep(self, shape: Shape, values: Mapping[str, Any], read: RequestConditions, name_span: NameSpan) -> None:
-        """Remember a set, if there is room; only of clean texts, so that what is kept is bounded by their length."""
-        if len(self._sets) < MAX_SETS and all(type(text) is str and clean(text) == text for text in values.values()):
+        """Remember a set; only of clean texts, so that what is kept is bounded by their length."""
+        if all(type(text) is str and clean(text) == text for text in values.values()):
+            # Anew where there is no room, for the first ones may be names that no client sends again.
+            if len(self._sets) >= MAX_SETS:
+                self._sets.clear()
             known = SharedConditions(read.labels, read.attributes.copy(), engine=read.engine)
             kind = RequestKind(shape, known, _span_name(read.labels, name_span))
             key = (shape.name, *values.items())

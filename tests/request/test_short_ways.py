@@ -16,7 +16,7 @@ from otel_lifecycle._core.lifecycle import get_shape
 from otel_lifecycle._instruments import instruments
 from otel_lifecycle._instruments.usual import fold_usual
 from otel_lifecycle._request.conditions import CONDITIONS, RequestConditions
-from otel_lifecycle._request.kinds import Kinds, own_conditions
+from otel_lifecycle._request.kinds import MAX_SETS, Kinds, own_conditions
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._runtime import runtime
 from otel_lifecycle.errors import InvalidValue, LifecycleError
@@ -252,6 +252,18 @@ def test_conditions_that_are_known_are_what_is_read(values: dict[str, object], o
         [str(error) for error in wrong],
     )
     assert [tuple(without(part) for part in one) for one in told] == [expected] * 3
+
+
+def test_names_that_clients_make_up_keep_no_other_one_out() -> None:
+    """What is remembered is bounded, and the model that is asked for now is in it."""
+    kinds, shape = Kinds(), get_shape("default")
+    for number in range(2 * MAX_SETS):
+        kinds.read(shape, {"model": f"made up {number}"}, lambda operation, model: f"{operation} {model}")
+    kept, _ = kinds.read(shape, {"model": "m"}, lambda operation, model: f"{operation} {model}")
+    assert kinds.find(shape, {"model": "m"}) is kinds.find(shape, {"model": "m"}) is not None
+    assert kept.conditions.labels.model == "m"
+    found = [kinds.find(shape, {"model": f"made up {number}"}) for number in range(2 * MAX_SETS)]
+    assert sum(one is not None for one in found) < MAX_SETS
 
 
 def read_of(conditions: Any, wrong: list[InvalidValue]) -> tuple[Any, ...]:
