@@ -37,7 +37,7 @@ _TEXT: Final = r'[^"\\\x00-\x1f]+'
 _INTEGER: Final = r"[0-9]{1,16}"
 _NUMBER: Final = r"[0-9][0-9.eE+-]*"
 _ALL: Final = "+" if sys.version_info >= (3, 11) else ""
-"""After a quantifier: never try fewer.  What follows a value is no part of it, so that would be in vain."""
+"""After a quantifier: do not try again with fewer characters, since what follows a value is not part of it."""
 _ANY: Final = r'[^"\\\x00-\x1f]*'
 _STRICT: Final = r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
