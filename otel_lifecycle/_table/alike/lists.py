@@ -138,7 +138,10 @@ class SpanList:
 
 
 def settle(lists: Sequence[SpanList], source: str) -> None:
-    """Make the items of some lists of one place; one of MALFORMED where a message has to be parsed."""
+    """Make the items of some lists of one place.
+
+    Raises OtherForm where a template took a span of another form, one of MALFORMED where a message has to be parsed.
+    """
     templates = list(chain.from_iterable([one.templates for one in lists]))
     lists[0].known.expect([template for template in templates if template is not None])
     places = defaultdict[Template, list[int]](list)
