@@ -60,7 +60,7 @@ class Collector(SpanProcessor):
         claim = claim_in(parent_context)
         if not self._on or claim is None:
             return
-        if claim.assessor is None:
+        if not claim:
             self._judge.on_start(span, parent_context)
         with self._lock:
             self._open.add(span.context.span_id)

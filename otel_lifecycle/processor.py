@@ -28,7 +28,7 @@ from otel_lifecycle._core.verdict import Finished, Verdict, assess
 from otel_lifecycle._foreign import is_lifecycle, is_ours, read_foreign, rebuild, with_interference
 from otel_lifecycle._instruments.instruments import instruments_of
 from otel_lifecycle._log import logger, say
-from otel_lifecycle._runtime import claim_in, runtime
+from otel_lifecycle._runtime import claim_in, runtime, take
 from otel_lifecycle._sdk_traces import HandingOn
 from otel_lifecycle.errors import ConfigurationError
 
@@ -118,7 +118,7 @@ class LifecycleSpanProcessor(HandingOn):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take the request whose span this is, unless another processor has."""
         claim = claim_in(parent_context)
-        if claim is not None and not self._shut_down and not claim.take(self):
+        if claim is not None and not self._shut_down and not take(claim, self):
             self.warn_twice()
         if self._next is not None:
             self._guard("on_start", self._next.on_start, span, parent_context)

@@ -32,7 +32,8 @@ from otel_lifecycle._log import say
 from otel_lifecycle.semconv import Metric
 
 _DONE: Final = "completed"
-_FLAGS: Final = attrgetter("trace_flags")
+# The trace flags of a span context, by their place in it: by name they are a property, and a call for each request.
+_FLAGS: Final = itemgetter(3)
 _LAST: Final = itemgetter(-1)
 _DETAIL: Final = attrgetter(*UsualDetail._fields)
 

@@ -190,7 +190,7 @@ class Request(TokenPath):
 
     def __enter__(self) -> Self:
         tracked = self._tracked
-        if tracked.ended and not tracked.ending.silenced:
+        if tracked.has_ended() and not tracked.ending.silenced:
             what = "a handle that has ended was entered"
             tracked.violate(EventAfterTerminal(what, state=tracked.state.status, event="arrive"))
         return self

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _NOTHING_WRONG: Final[Sequence[InvalidValue]] = ()
+_find_shape: Final = SHAPES.get
 
 Parent: TypeAlias = "Context | Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None"
 """What carries the trace that a request belongs to."""
@@ -69,7 +70,7 @@ def request(
     here = runtime()
     started = here.clock_offset.read()
     # As `get_shape` does it, without the call.
-    the_shape = SHAPES.get(shape) if type(shape) is str else None
+    the_shape = _find_shape(shape) if type(shape) is str else None
     if the_shape is None:
         the_shape = get_shape(shape)
     source = source_of(tracer_provider, here)
@@ -122,7 +123,7 @@ def _open(
     if here.dropped or opened >= here.sweep_due or here.forked:  # the look that `housekeep` takes, without its call
         here.before_opening()
     context = get_current() if parent is None else _propagation.parent_context(parent, get_current())
-    claim = Claim()  # it travels in the context of this span: the first processor to see that start takes the request
+    claim: Claim = []  # it travels in the context of this span: the first processor to see that start takes the request
     try:
         link = None if previous is None else _link_to(previous)
         # At arrival; at the moment of the call where that is unknown or impossible.
@@ -132,7 +133,7 @@ def _open(
     except Exception as error:  # noqa: BLE001  # the server's request must not fail for a sampler or another processor
         say("start_span", "a request span could not be started", level=logging.ERROR, error=error)
         return NO_REQUEST
-    assessor, unseen = claim.assessor, False
+    assessor, unseen = claim[0] if claim else None, False
     if assessor is not None:
         source.seen_with(assessor)
     elif not span.is_recording():

@@ -25,7 +25,7 @@ from otel_lifecycle._request.clock import AtNs, anchor, arrival_of
 from otel_lifecycle._request.conditions import given
 from otel_lifecycle._request.span_writer import start_request_span
 from otel_lifecycle._request.tracked import TrackedRequest
-from otel_lifecycle._runtime import Claim, Runtime, with_claim
+from otel_lifecycle._runtime import Runtime, with_claim
 from otel_lifecycle.errors import EventAfterTerminal, InvalidValue
 
 
@@ -92,7 +92,7 @@ def open_part(whole: TrackedRequest, choice: object, arrived_at_ns: AtNs, more: 
     start = offset + arrival_of(arrived_at_ns, opened, offset)
     span: Span = INVALID_SPAN
     try:
-        claiming = with_claim(context, Claim())
+        claiming = with_claim(context, [])
         span = start_request_span(source, context, claiming, kind, None, start, choice=number)
     except Exception as error:  # noqa: BLE001  # a sampler's or another processor's; without a span the part goes on
         say("start_span", "the span of a part could not be started", level=logging.ERROR, error=error)

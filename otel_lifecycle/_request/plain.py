@@ -275,7 +275,11 @@ class PlainRequest(OneAtATime):
     @property
     def ended(self) -> bool:
         """Whether it has ended, with or without a terminal event."""
-        # As `_closed` says it, for every block that is entered.
+        return self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended, for every block that is entered: the call of a property costs more."""
+        # As `_closed` says it.
         return len(self._times) == self._kind.last if self.whole is None else self.state.status is not None
 
     @property

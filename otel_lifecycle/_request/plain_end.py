@@ -120,7 +120,9 @@ class PlainEnding(PlainRequest):
                 None,
             )
             if self._unseen:
-                assessor.take_usual(end, 0 if log is None else len(log))
+                # Read first: as a method it would be looked up in the class each time, where it is not.
+                take = assessor.take_usual
+                take(end, 0 if log is None else len(log))
             else:
                 self._told = assessor.judge_usual(UsualEnd(*end), _NOTHING_NOTED), held
 

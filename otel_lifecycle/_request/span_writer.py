@@ -42,6 +42,8 @@ from otel_lifecycle._request.span_events import SpanEvents
 from otel_lifecycle._request.state import RequestState
 from otel_lifecycle._request.tracers import TracerSource, span_kind
 
+_SERVER: Final = SpanKind.SERVER  # reading a member of an enumeration calls a method
+
 _ATTRIBUTES: Final = {stage: {semconv.STAGE: stage} for stage in STAGE_ORDER}
 """The attributes of the span of each stage."""
 
@@ -79,7 +81,7 @@ def start_request_span(
         kind.span_name,
         claiming,
         # An empty context, as in a server that is instrumented by nothing else, has no span.
-        span_kind(get_current_span(parent).get_span_context()) if parent else SpanKind.SERVER,
+        span_kind(get_current_span(parent).get_span_context()) if parent else _SERVER,
         # A copy: a sampler may change what it is given.  An answer has the shape of its request.
         {**kind.attributes} if choice is None else {**kind.conditions.attributes, semconv.CHOICE: choice},
         () if link is None else (link,),

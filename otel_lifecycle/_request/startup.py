@@ -104,12 +104,12 @@ class Startup(Block):
     def _block(self) -> Iterator[None]:
         here = runtime()
         source = source_of(self._provider, here)
-        claim = Claim()
+        claim: Claim = []
         context = with_claim(get_current(), claim)
         name = f"startup {self._phase}"
         span = source.tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=self._attributes)
         # An unsampled span is seen by no processor; its sample still counts.
-        assessor = claim.assessor or source.assessor(here)
+        assessor = claim[0] if claim else source.assessor(here)
         began = perf_counter_ns()
         try:
             # The type of an exception goes onto the span, never its message, which may hold a path or a token.
