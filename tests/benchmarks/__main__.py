@@ -19,9 +19,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 
-from tests.benchmarks.measure import Budget
+from tests.benchmarks.measure import Budget, middle_of
 from tests.benchmarks.page import write
-from tests.benchmarks.parts import RESERVED, measured, measures, say
+from tests.benchmarks.parts import PROCESSES, RESERVED, measured, measures, say
 
 PACKAGES = (
     "opentelemetry-sdk",
@@ -50,6 +50,12 @@ def installed() -> str:
     return ", ".join(found)
 
 
+def measured_alone(name: str, seconds: float) -> list[Budget]:
+    """Measure what is named in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(measured, name, seconds).result()
+
+
 def main(names: Sequence[str] = ()) -> int:
     """Measure what is named; return the exit code.  A budget that noise hides counts as missed."""
     known = measures()
@@ -62,9 +68,14 @@ def main(names: Sequence[str] = ()) -> int:
     to_come = [*(names or [name for name in known if name not in BY_NAME])]
     while to_come:
         name = to_come.pop(0)
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            left = MOST_SECONDS - sum(RESERVED.get(later, 0) for later in to_come) - (monotonic() - began)
-            budgets += process.submit(measured, name, left).result()
+        left = MOST_SECONDS - sum(RESERVED.get(later, 0) for later in to_come) - (monotonic() - began)
+        number = PROCESSES.get(name, 1)
+        runs = []
+        for run in range(number):
+            if number > 1:
+                say(f"{name}, process {run + 1} of {number}:")
+            runs.append(measured_alone(name, left / number))
+        budgets += map(middle_of, zip(*runs, strict=True))
     for budget in budgets:
         say(str(budget))
     say(f"  {monotonic() - began:.0f} s; plots: {write(PAGE, budgets, versions)}")

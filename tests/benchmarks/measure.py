@@ -11,7 +11,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
 from time import monotonic, process_time_ns
@@ -148,6 +148,17 @@ def decide(name: str, limit: float, interval: Interval) -> Budget:
     if not interval.settled(limit):
         return Budget(name=name, limit=limit, doubt=f"between {interval.low:.3g} and {interval.high:.3g}, too noisy")
     return Budget(name=name, limit=limit, interval=interval)
+
+
+def middle_of(runs: Sequence[Budget]) -> Budget:
+    """Return the middle one of a row that was measured in an odd number of processes; what is untold is worst."""
+    ranked = sorted(runs, key=lambda run: math.inf if run.interval is None else run.interval.figure)
+    found = ranked[len(ranked) // 2]
+    if found.interval is None or len(ranked) == 1:
+        return found
+    # The bounds are those of the processes, which lie further apart than those of one of them.
+    bounds = middle([run.interval.figure for run in ranked if run.interval is not None])
+    return replace(found, interval=replace(bounds, figure=found.interval.figure))
 
 
 def versus(name: str, limit: float, ours: Trial, theirs: Trial, allowance: float = 30) -> tuple[Budget, Samples]:

@@ -13,6 +13,10 @@ from tests.benchmarks.measure import Budget, allow
 RESERVED: Final = {"whole_server": 290}
 """Seconds that are kept for a part that others come before; what noise takes of them is not theirs."""
 
+PROCESSES = {"unsampled_requests": 9}
+"""In how many processes a part is measured.  The figures of two processes differ by up to a tenth, whatever the rounds
+in each: by where code and data lie, and by how texts are hashed, which is drawn anew for each."""
+
 Say = Callable[[str], None]
 Measure = Callable[[Say], Iterator[Budget]]
 
