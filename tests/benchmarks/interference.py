@@ -9,7 +9,7 @@ from otel_lifecycle._core.engine_log import EngineLog
 from otel_lifecycle._core.engine_slot import EngineSlot
 from otel_lifecycle._core.report import Report
 from otel_lifecycle._core.stalls import NO_STALLS, Stalls
-from tests.benchmarks.measure import Budget, stopwatch, versus
+from tests.benchmarks.measure import Budget, Say, stopwatch, versus
 from tests.benchmarks.requests import five_spans, say_us
 
 MS = 1_000_000
@@ -18,7 +18,6 @@ TIMES = 20
 FIVE_SPANS_US = 57.5
 """What five bare spans take on an idle machine of the kind that the contract's microseconds were measured on."""
 
-Say = Callable[[str], None]
 Ask = Callable[[], object]
 
 

@@ -10,15 +10,13 @@ from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 import otel_lifecycle as lifecycle
-from tests.benchmarks.measure import Budget, fresh, versus
+from tests.benchmarks.measure import Budget, Say, fresh, versus
 from tests.benchmarks.subjects import Lifecycle, Method
 from tests.benchmarks.tokens import BATCH, TOKENS, call, hundred_rounds, say_ns, thousand_tokens
 
 METHOD_NS: Final = 79
 RECORDED: Final = [{"event": "token", "timestamp": time_ns() + number} for number in range(TOKENS)]
 """Made once: a worker makes them in its own process."""
-
-Say = Callable[[str], None]
 
 
 def marks_at_a_time(say: Say) -> Iterator[Budget]:

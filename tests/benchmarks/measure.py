@@ -22,6 +22,7 @@ Trial = Callable[[], int]
 """Does its work once and returns the nanoseconds of the part that is measured."""
 
 Samples = dict[str, list[int]]
+Say = Callable[[str], None]
 
 FEWEST_ROUNDS: Final = 24
 TICKS: Final = 100
@@ -47,7 +48,7 @@ class Interval:
 class Budget:
     """One row of the budget, measured.
 
-    ``doubt``: why there is no figure.  ``costs``: CPU microseconds of each contender, for the page.
+    ``doubt``: why its figure, if there is one, tells nothing.  ``costs``: CPU microseconds of each contender.
     """
 
     name: str
@@ -59,15 +60,22 @@ class Budget:
     @property
     def verdict(self) -> str:
         """Return ``met``, ``MISSED`` or ``untold``."""
-        if self.interval is None:
+        if self.interval is None or self.doubt is not None:
             return "untold"
         return "met" if self.interval.figure <= self.limit else "MISSED"
 
     def __str__(self) -> str:
         """Return the line that is printed at the end."""
-        if self.interval is None:
+        if self.interval is None or self.doubt is not None:
             return f"BUDGET {self.name} ({self.doubt}) {self.limit:g} untold"
         return f"BUDGET {self.name} {self.interval.figure:.3g} {self.limit:g} {self.verdict}"
+
+
+def say_costs(say: Say, row: Budget) -> None:
+    """Print what the contenders of a row cost."""
+    say(f"  {row.name}, CPU µs a request, OTLP (Prometheus: text) included:")
+    for who, cost in row.costs.items():
+        say(f"    {who:28} {cost:10.1f}")
 
 
 _end: list[float] = []
@@ -145,20 +153,17 @@ def judge(name: str, limit: float, samples: Samples, ours: str, theirs: str) -> 
 
 def decide(name: str, limit: float, interval: Interval) -> Budget:
     """Make a budget of an interval, or say that it is too wide."""
-    if not interval.settled(limit):
-        return Budget(name=name, limit=limit, doubt=f"between {interval.low:.3g} and {interval.high:.3g}, too noisy")
-    return Budget(name=name, limit=limit, interval=interval)
+    doubt = None if interval.settled(limit) else f"between {interval.low:.3g} and {interval.high:.3g}, too noisy"
+    return Budget(name=name, limit=limit, interval=interval, doubt=doubt)
 
 
-def middle_of(runs: Sequence[Budget]) -> Budget:
-    """Return the middle one of a row that was measured in an odd number of processes; what is untold is worst."""
-    ranked = sorted(runs, key=lambda run: math.inf if run.interval is None else run.interval.figure)
-    found = ranked[len(ranked) // 2]
-    if found.interval is None or len(ranked) == 1:
-        return found
-    # The bounds are those of the processes, which lie further apart than those of one of them.
-    bounds = middle([run.interval.figure for run in ranked if run.interval is not None])
-    return replace(found, interval=replace(bounds, figure=found.interval.figure))
+def of_processes(runs: Sequence[Budget]) -> Budget:
+    """Judge a row by its figures in several processes, which lie further apart than the rounds of one of them."""
+    figures = [run.interval.figure for run in runs if run.interval is not None]
+    if len(figures) < len(runs):
+        return next(run for run in runs if run.interval is None)
+    costs = {who: median(run.costs[who] for run in runs) for who in runs[0].costs}
+    return replace(decide(runs[0].name, runs[0].limit, middle(figures)), costs=costs)
 
 
 def versus(name: str, limit: float, ours: Trial, theirs: Trial, allowance: float = 30) -> tuple[Budget, Samples]:

@@ -37,14 +37,14 @@ def table(budgets: Sequence[Budget]) -> str:
 
 def figure_of(budget: Budget) -> str:
     """Return the figure with the interval it lies in; the doubt where there is none."""
-    if budget.interval is None:
+    if budget.interval is None or budget.doubt is not None:
         return escape(str(budget.doubt))
     return f"{budget.interval.figure:.3g} ({budget.interval.low:.3g} to {budget.interval.high:.3g})"
 
 
 def distances(budgets: Sequence[Budget]) -> str:
     """Plot each row as a part of its limit, with its interval."""
-    told = [(budget, budget.interval) for budget in budgets if budget.interval is not None]
+    told = [(budget, budget.interval) for budget in budgets if budget.interval is not None and budget.doubt is None]
     widest = max((interval.high / budget.limit for budget, interval in told), default=0)
     scale = WIDTH / max(widest, 1.5)
     rows = []

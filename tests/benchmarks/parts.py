@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
 
 from tests.benchmarks import interference, marks, requests, tokens
-from tests.benchmarks.measure import Budget, allow
+from tests.benchmarks.measure import Budget, Say, allow
 
 RESERVED: Final = {"whole_server": 290}
 """Seconds that are kept for a part that others come before; what noise takes of them is not theirs."""
 
-PROCESSES = {"unsampled_requests": 9}
-"""In how many processes a part is measured.  The figures of two processes differ by up to a tenth, whatever the rounds
-in each: by where code and data lie, and by how texts are hashed, which is drawn anew for each."""
 
-Say = Callable[[str], None]
+@dataclass(frozen=True)
+class Processes:
+    """In how many processes a part is measured, one after the other, and for how many seconds in each."""
+
+    fewest: int
+    most: int
+    seconds: float
+
+
+PROCESSES: Final = {"unsampled_requests": Processes(9, 31, 10), "long_requests": Processes(5, 11, 12)}
+"""Parts whose figures differ by up to a tenth between two processes, whatever the rounds in each: by where code and
+data lie, and by how texts are hashed, which is drawn anew for each."""
+
 Measure = Callable[[Say], Iterator[Budget]]
 
 
@@ -35,6 +45,7 @@ def measures() -> dict[str, Measure]:
         tokens.gaps,
         tokens.memory,
         requests.sampled_requests,
+        requests.long_requests,
         requests.unsampled_requests,
         requests.ends_of_requests,
         interference.interference,
@@ -47,7 +58,11 @@ def measures() -> dict[str, Measure]:
     return {measure.__name__: measure for measure in found}
 
 
-def measured(name: str, seconds: float) -> list[Budget]:
-    """Measure what is named, in no more than so many seconds."""
+def measured(name: str, seconds: float, quiet: bool = False) -> list[Budget]:
+    """Measure what is named, in no more than so many seconds; ``quiet``: its rows are all that is wanted of it."""
     allow(seconds)
-    return list(measures()[name](say))
+    return list(measures()[name](_nothing if quiet else say))
+
+
+def _nothing(line: str) -> None:
+    """Print nothing."""

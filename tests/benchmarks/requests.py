@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,11 +15,13 @@ from tests.benchmarks.measure import (
     Budget,
     Interval,
     Samples,
+    Say,
     Trial,
     compare,
     decide,
     interleave,
     judge,
+    say_costs,
     stopwatch,
     versus,
 )
@@ -44,8 +46,6 @@ SLICES: Final = 10
 OFTEN: Final = 5
 """How often ours does in a turn what the naive way does once, which takes sixteen times as long.  The noise of a round
 was that of our tenth of a second."""
-ROUNDS_BESIDE: Final = 5
-"""Rounds of those that are shown and not judged."""
 
 ENDS: Final = 20
 LONG_ENDS: Final = 5
@@ -54,7 +54,6 @@ A_TENTH_MORE: Final = 1.1
 """What a limit is above a floor."""
 
 OURS: Final = "otel-lifecycle, token()"
-Say = Callable[[str], None]
 
 
 def serving(subject: Subject, tokens: int, times: int = 1) -> Trial:
@@ -79,17 +78,25 @@ def serving(subject: Subject, tokens: int, times: int = 1) -> Trial:
 
 def sampled_requests(say: Say) -> Iterator[Budget]:
     """Everything a recorded request costs, its OTLP included, beside the same done by others in the same rounds."""
-    subjects: dict[str, Subject] = {
+    yield against(say, "request_of_1_token", 2.5, recorded(), "five bare spans", tokens=1, beside=5)
+
+
+def long_requests(say: Say) -> Iterator[Budget]:
+    """The same of a request of 1000 tokens, against the naive way: an event and a record for each of them."""
+    yield against(
+        say, "request_of_1000_tokens", 0.06, recorded(), "plain OpenTelemetry", tokens=TOKENS, times=OFTEN, beside=1
+    )
+
+
+def recorded() -> dict[str, Subject]:
+    """Return who serves requests that are recorded."""
+    return {
         OURS: Lifecycle(),
         "otel-lifecycle, stream()": LifecycleStream(),
         "plain OpenTelemetry": Plain(),
         "five bare spans": BareSpans(),
         **others(),
     }
-    yield against(say, "request_of_1_token", 2.5, subjects, "five bare spans", tokens=1)
-    yield against(
-        say, "request_of_1000_tokens", 0.06, subjects, "plain OpenTelemetry", tokens=TOKENS, times=OFTEN, allowance=100
-    )
 
 
 def unsampled_requests(say: Say) -> Iterator[Budget]:
@@ -110,19 +117,21 @@ def against(
     *,
     tokens: int,
     times: int = 1,
-    allowance: float = 30,
+    beside: int = 1,
 ) -> Budget:
-    """Judge ours by another's, the two in turns; then measure the rest, to be shown.  ``times``: as of ``serving``."""
+    """Judge ours by another's, the two in turns; then measure the rest, to be shown.
+
+    ``times``: as of ``serving``.  ``beside``: rounds of those that are shown and not judged.
+    """
     trials = {who: serving(subject, tokens, times if who == OURS else 1) for who, subject in subjects.items()}
     pair = {who: trials.pop(who) for who in (OURS, theirs)}
-    samples = interleave(pair, partial(settled, limit, OURS, theirs), allowance, SLICES)
-    beside = interleave(trials, lambda so_far: True, 0, ROUNDS_BESIDE * SLICES) if trials else {}
-    say(f"  {name}, CPU µs a request, OTLP (Prometheus: text) included:")
+    samples = interleave(pair, partial(settled, limit, OURS, theirs), 30, SLICES)
+    rest = interleave(trials, lambda so_far: True, 0, beside * SLICES) if trials else {}
     costs = {who: sorted(values)[len(values) // 2] / REQUESTS / 1000 for who, values in samples.items()}
-    costs |= {who: values[0] / ROUNDS_BESIDE / REQUESTS / 1000 for who, values in beside.items()}
-    for who, cost in costs.items():
-        say(f"    {who:28} {cost:10.1f}")
-    return replace(judge(name, limit, samples, OURS, theirs), costs=costs)
+    costs |= {who: values[0] / beside / REQUESTS / 1000 for who, values in rest.items()}
+    row = replace(judge(name, limit, samples, OURS, theirs), costs=costs)
+    say_costs(say, row)
+    return row
 
 
 def settled(limit: float, ours: str, theirs: str, so_far: Samples) -> bool:

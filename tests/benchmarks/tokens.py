@@ -13,7 +13,7 @@ import otel_lifecycle as lifecycle
 from otel_lifecycle._instruments.delivery import HistogramOutlet
 from otel_lifecycle._instruments.moment import now_in
 from otel_lifecycle._runtime import runtime
-from tests.benchmarks.measure import Budget, Interval, fresh, stopwatch, versus
+from tests.benchmarks.measure import Budget, Interval, Say, fresh, stopwatch, versus
 from tests.benchmarks.subjects import (
     LABELS,
     Lifecycle,
@@ -24,8 +24,6 @@ from tests.benchmarks.subjects import (
 TOKENS: Final = 1000
 BATCH: Final = 64
 ANSWERS: Final = 4
-
-Say = Callable[[str], None]
 
 
 def token_path(say: Say) -> Iterator[Budget]:

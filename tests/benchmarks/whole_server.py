@@ -25,7 +25,7 @@ from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from tests.benchmarks.load import HOST, Load, SteadyLoad
-from tests.benchmarks.measure import Budget, Interval, decide, middle, until
+from tests.benchmarks.measure import Budget, Interval, Say, decide, middle, until
 from tests.benchmarks.requests import A_TENTH_MORE
 
 T = TypeVar("T")
@@ -36,7 +36,6 @@ FEWEST_WINDOWS: Final = 12
 WINDOW_S: Final = 2
 """Long enough for some hundred ends of answers of a hundred tokens; those of a thousand end one after another."""
 
-Say = Callable[[str], None]
 Loads = Mapping[str, list[Load]]
 Enough = Callable[[Loads], bool]
 
